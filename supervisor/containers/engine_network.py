@@ -19,7 +19,7 @@ from array import array
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from typing import TypeVar
 
 import trio
@@ -38,6 +38,7 @@ from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import bulkhead, unwrapped
 from scrun.supervisor.core.threads import in_last_thread, in_thread
 from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.shim.network import addresses_of
 from scrun.supervisor.wire.filters import DOMAIN, ORIGINAL_DESTINATION, PROGRAMS
 
 NETWORK = f"{OWN}network."
@@ -301,7 +302,7 @@ class EngineNetwork:
     def _is_at(self, address: str) -> bool:
         try:
             ours = self.networks.addresses
-            return any(IPv4Address(address) in IPv4Network(network) for network in ours)
+            return any(IPv4Address(address) in IPv4Interface(one).network for one in ours)
         except ValueError:
             return False
 
@@ -452,15 +453,20 @@ def somebody_listens() -> bool:
 def bridges() -> tuple[str, ...]:
     """Return the networks that this thread's network is at by bridges, of IPv4 (proc(5)).
 
-    slirp4netns and pasta lead to no network of an engine's.
+    Each comes with the address that it has there, as `10.89.0.5/24`. slirp4netns and pasta lead to
+    no network of an engine's.
     """
     found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        addresses = addresses_of(sock.fileno())
     with open("/proc/thread-self/net/route") as lines:
         for line in [line.split() for line in lines][1:]:
             name, destination, gateway, mask = line[0], *line[1:3], line[7]
             if not int(gateway, 16) and int(mask, 16) and _driver_of(name) == _TO_A_BRIDGE:
-                address, bits = (_dotted(word) for word in (destination, mask))
-                found.append(str(IPv4Network(f"{address}/{bits}")))
+                base, bits = (_dotted(word) for word in (destination, mask))
+                network = IPv4Network(f"{base}/{bits}")
+                own = [one for one in addresses.get(name, ()) if IPv4Address(one) in network]
+                found.append(f"{(own or [base])[0]}/{network.prefixlen}")
     return tuple(dict.fromkeys(found))
 
 

@@ -38,7 +38,8 @@ class Networks(msgspec.Struct, frozen=True):
     """What a container has of its engine's networks.
 
     Attributes:
-        addresses: Those that it is to reach, as `10.89.0.0/24`; see `OfNetworks.reach_out`.
+        addresses: Those that it is to reach, each with the address that it has there, as
+            `10.89.0.5/24`; see `OfNetworks.reach_out`.
         files: What the engine's files for it alone have of them, by where it mounts these.
     """
 

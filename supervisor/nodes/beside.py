@@ -4,7 +4,6 @@ import errno
 import fcntl
 import os
 import socket
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Self
 
@@ -12,7 +11,7 @@ import trio
 
 from scrun.core.errors import EngineError
 from scrun.supervisor.core.nurseries import unwrapped
-from scrun.supervisor.shim.network import LOOPBACKS, address_of, socket_of
+from scrun.supervisor.shim.network import LOOPBACKS, OUTSIDE, outside, socket_of
 
 _PATIENCE = 5.0
 _PIECE = 1 << 20
@@ -38,8 +37,7 @@ class Beside:
         self._line = None if line is None else trio.socket.from_stdlib_socket(line)
         self._lock = trio.Lock()
         self._ordered = 0  # the family of the socket that is on its way
-        self._addresses: Sequence[tuple[int, str]] = LOOPBACKS
-        self._asks = outside and line is not None
+        self._addresses = OUTSIDE if outside and line is not None else LOOPBACKS
         self._mover = _Mover()
 
     def __enter__(self) -> Self:
@@ -66,14 +64,14 @@ class Beside:
     async def _connected(self, port: int) -> trio.socket.SocketType:
         """Connect to the first address that takes it, or raise the OSError of the first one."""
         errors: list[OSError] = []
-        if self._asks:
-            with await self._made(socket.AF_INET) as asking:
-                if found := address_of(asking.fileno()):
-                    self._addresses, self._asks = found, False
-        for family, address in self._addresses:
+        left = [*self._addresses]
+        while left:
+            family, address = left.pop(0)
             try:
                 server = await self._made(family)
                 try:
+                    if not address:
+                        (_, address), *left = outside(server.fileno())
                     await server.connect((address, port))
                 except BaseException:
                     server.close()

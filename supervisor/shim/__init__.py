@@ -89,7 +89,8 @@ twice.
              variables of the same names; filter: the seccomp filter for its rules, as an earlier
              reply had it, or "" to be told; site: see below; network: "own" if it is to have a
              network of its own, "late" if `network` may connect that later, "node" if it is to
-             have the node's; networks: of the engine's, which it is to reach by `accept`;
+             have the node's; networks: of the engine's, which it is to reach by `accept`,
+             each with its own address there, as 10.89.0.5/24, at which it may listen, too;
              files: {where it mounts a file of the engine's for it alone: text};
              sockets: where it mounts sockets of the engine's, which it is to reach likewise: it
              gets one of the shim's instead of each;

@@ -8,7 +8,7 @@ import struct
 import sys
 
 from .loop import WRITE
-from .network import LOOPBACKS, SAME, address_of, elsewhere, host, serve, socket_of
+from .network import LOOPBACKS, OUTSIDE, SAME, elsewhere, host, outside, serve, socket_of
 from .processes import descendants, kill_quietly
 from .runtime import CallRefused
 
@@ -55,9 +55,7 @@ class Connections:
         network = self._networks.get(target.id)
         if target.id not in self._networks or (network is not None and network.is_over):
             network = self._networks[target.id] = self._entered(target)
-        addresses: Sequence[tuple[int, str]] = LOOPBACKS
-        if outside and network is not None:
-            addresses = network.outside() or LOOPBACKS
+        addresses = OUTSIDE if outside and network is not None else LOOPBACKS
         made = _Connection(self, number, reply, network, addresses, port)
         self._open[number] = made
         made.connect()
@@ -147,7 +145,6 @@ class _Network:
             theirs.close()
         self._entered = False
         self._ordered = 0  # the family of the socket that is on its way
-        self._outside: Sequence[tuple[int, str]] = ()
 
     def _over(self, _status: int) -> None:
         """Note that it has ended, or was killed."""
@@ -187,15 +184,6 @@ class _Network:
         got = self._line.recvmsg(1, socket.CMSG_LEN(4), socket.MSG_CMSG_CLOEXEC)
         return socket.socket(fileno=socket_of(*got))
 
-    def outside(self) -> "Sequence[tuple[int, str]]":
-        """Return the address at which others reach it, if something connects it."""
-        if self._outside:  # another socket would take as long as the connection's own
-            return self._outside
-        asking = self.made(socket.AF_INET)
-        self._outside = address_of(asking.fileno())
-        asking.close()
-        return self._outside
-
 
 class _Connection:
     """One connection. What the client sends is taken from the beginning on."""
@@ -225,6 +213,8 @@ class _Connection:
             family, address = self._left.pop(0)
             try:
                 sock = self._made(family)
+                if not address:
+                    (_, address), *self._left = outside(sock.fileno())
                 sock.setblocking(False)
                 code = sock.connect_ex((address, self._port))
             except OSError as error:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 LOOPBACKS = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 """Where a server of the container's own network listens, by what is tried first."""
 
+OUTSIDE = ((socket.AF_INET, ""),)
+"""In their place: where others reach it. A socket in it knows that (`outside`)."""
+
 INTERFACE = "tap0"
 """The interface by which others reach a network that only containers have."""
 
@@ -32,7 +35,9 @@ By the first they find each other, by the second each knows who that is. A node 
 of its own is another machine, too."""
 
 _DONE = b"\0"
-_ASK_ADDRESS, _ADDRESS = 0x8915, struct.Struct("16s4x4s16x")  # SIOCGIFADDR: netdevice(7)
+_ASK_ADDRESSES, _ASKED = 0x8912, struct.Struct("iP")  # SIOCGIFCONF: netdevice(7)
+_ADDRESS, _MOST = struct.Struct("16s4x4s16x"), 64
+_LOOPBACK = "lo"
 _ORDERS = 64
 
 
@@ -65,13 +70,29 @@ def host(kinds: "Iterable[str]" = ("net",)) -> str:
         return " ".join((file.read().strip(), *own))
 
 
-def address_of(sock: int) -> "tuple[tuple[int, str], ...]":
-    """Return where others reach the network of a socket, if something connects it."""
-    try:
-        answer = fcntl.ioctl(sock, _ASK_ADDRESS, _ADDRESS.pack(INTERFACE.encode(), b""))
-    except OSError:
-        return ()
-    return ((socket.AF_INET, socket.inet_ntoa(_ADDRESS.unpack(answer)[1])),)
+def addresses_of(sock: int) -> "dict[str, list[str]]":
+    """Return the addresses of the network that a socket is in, of IPv4, by interface."""
+    from array import array  # it takes a while, and most shims do without
+
+    room = array("B", bytes(_MOST * _ADDRESS.size))
+    place, size = room.buffer_info()
+    size, _ = _ASKED.unpack(fcntl.ioctl(sock, _ASK_ADDRESSES, _ASKED.pack(size, place)))
+    found: dict[str, list[str]] = {}
+    for name, address in _ADDRESS.iter_unpack(room.tobytes()[:size]):
+        found.setdefault(name.rstrip(b"\0").decode(), []).append(socket.inet_ntoa(address))
+    return found
+
+
+def outside(sock: int) -> "list[tuple[int, str]]":
+    """Return where others reach the network of a socket; its loopbacks if nothing connects it.
+
+    The engine's networks know it by other addresses, which its loopback has (`outbound`).
+    """
+    found = addresses_of(sock)
+    if INTERFACE not in found:
+        return list(LOOPBACKS)
+    known = (one for one in found.get(_LOOPBACK, ()) if not one.startswith("127."))
+    return [(socket.AF_INET, one) for one in (*found[INTERFACE], *known)]
 
 
 def serve(pid: int, line: "socket.socket") -> int:

@@ -31,6 +31,10 @@ _QUEUE = 1024
 _LONGEST = 4096  # bytes of a question, or of a refusal
 _DONE = b"\0"
 _PORTS = struct.Struct("HH")
+_ADD, _REMOVE = (20, 0x405), (21, 5)  # RTM_NEWADDR, RTM_DELADDR; NLM_F_*: rtnetlink(7)
+_CHANGE = struct.Struct("=IHHIIBBBBIHH4s")  # struct nlmsghdr, ifaddrmsg, rtattr
+_REPLY = struct.Struct("=16xi")
+_LOOPBACK, _IFA_LOCAL = 1, 2
 
 _NFT = """\
 add table ip scrun; delete table ip scrun; add table ip scrun
@@ -38,6 +42,7 @@ add chain ip scrun outbound {{ type nat hook output priority -100; }}
 add chain ip scrun others {{ type filter hook output priority 0; }}
 """
 _NFT_RULES = """\
+add rule ip scrun outbound ip daddr != 127.0.0.0/8 fib daddr type local return
 add rule ip scrun outbound ip daddr {{ {networks} }} meta l4proto tcp redirect to :{tcp}
 add rule ip scrun outbound ip daddr {{ {networks} }} udp dport {domain} redirect to :{udp}
 add rule ip scrun others oifname != "lo" ip daddr {{ {networks} }} reject
@@ -50,6 +55,7 @@ _IPTABLES_FIRST = (
 )
 _IPTABLES_AGAIN = ("-w -t nat -F scrun", "-w -F scrun")
 _IPTABLES_RULES = (
+    "-w -t nat -A scrun ! -d 127.0.0.0/8 -m addrtype --dst-type LOCAL -j RETURN",
     "-w -t nat -A scrun -d {networks} -p tcp -j REDIRECT --to-ports {tcp}",
     "-w -t nat -A scrun -d {networks} -p udp --dport {domain} -j REDIRECT --to-ports {udp}",
     "-w -A scrun ! -o lo -d {networks} -j REJECT",
@@ -72,7 +78,7 @@ class Outbound(Arrivals):
         Args:
             namespaces: Descriptors of the network namespace, and of the user namespace that owns
                 it, if that is not ours; they stay the caller's.
-            networks: The engine's, as `10.89.0.0/24`.
+            networks: The engine's, each with the address that it has there, as `10.89.0.5/24`.
             done: Called with "", or with why it could not be done.
 
         Raises:
@@ -84,6 +90,7 @@ class Outbound(Arrivals):
         self._ports: tuple[int, int] | None = None
         self._udp: socket.socket | None = None
         self._askers: dict[int, tuple[str, int]] = {}
+        self._own: set[str] = set()
         self.lead(namespaces, networks, done)
 
     def lead(
@@ -97,10 +104,13 @@ class Outbound(Arrivals):
         self._tell = done
         self._hang_up()
         line, theirs = socket.socketpair()
-        ports = self._ports
+        ports, before = self._ports, self._own
+        self._own = {address for address in map(_own_address, networks) if address}
+        changes = [(_REMOVE, one) for one in before - self._own]
+        changes += [(_ADD, one) for one in self._own - before]
 
         def work() -> int:
-            _prepare(namespaces, networks, theirs, ports)
+            _prepare(namespaces, networks, theirs, ports, changes)
             return 0
 
         try:
@@ -195,15 +205,19 @@ def _prepare(
     networks: "Sequence[str]",
     line: "socket.socket",
     ports: "tuple[int, int] | None",
+    changes: "Sequence[tuple[tuple[int, int], str]]",
 ) -> None:
     """Make rules in a network namespace, and both sockets, which are sent, before; in a child.
 
     Args:
         ports: Those of the sockets, if they are there already.
+        changes: Of the addresses of its own that it has there.
     """
     try:
         for namespace in reversed(namespaces):
             enter(namespace)
+        for what, address in changes:
+            _change_address(what, address)
         made = []
         for kind in () if ports else (socket.SOCK_STREAM, socket.SOCK_DGRAM):
             sock = socket.socket(socket.AF_INET, kind)
@@ -224,6 +238,29 @@ def _prepare(
         )
     except OSError as error:
         line.sendall(str(error).encode(errors="replace"))
+
+
+def _own_address(network: str) -> str:
+    """Return the address that a network comes with; "" if it is that of the network itself."""
+    address, _, bits = network.partition("/")
+    number = int.from_bytes(socket.inet_aton(address), "big")
+    return address if number & ((1 << (32 - int(bits))) - 1) else ""
+
+
+def _change_address(what: "tuple[int, int]", address: str) -> None:
+    """Have the loopback have an address, or no more: servers listen at it, by the host's name.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    attribute = (8, _IFA_LOCAL, socket.inet_aton(address))
+    message = (_CHANGE.size, *what, 1, 0, socket.AF_INET, 32, 0, 0, _LOOPBACK)
+    kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)
+    kernel.send(_CHANGE.pack(*message, *attribute))
+    (error,) = _REPLY.unpack_from(kernel.recv(_LONGEST))
+    kernel.close()
+    if error:
+        raise OSError(-error, f"{address}: {os.strerror(-error)}")
 
 
 def _filter(words: "dict[str, object]", is_first: bool) -> str:

@@ -294,8 +294,8 @@ async def test_a_node_asks_for_another_address(
     address: str, network: str, journal: Journal
 ) -> None:
     of_engine = Answering(network, journal).network
-    of_engine.networks = Networks(("10.89.0.0/24",))
-    with pytest.raises(EngineError, match=r"is not in 10.89.0.0/24"):
+    of_engine.networks = Networks(("10.89.0.5/24",))
+    with pytest.raises(EngineError, match=r"is not in 10.89.0.5/24"):
         await of_engine.connect(address, PORT)
 
 
@@ -323,7 +323,7 @@ def test_networks_that_lead_to_bridges(network: str) -> None:
         "link set tap0 up",
         "route add default via 10.89.3.1",
     )
-    assert within(network, bridges) == ("10.89.3.0/24",)
+    assert within(network, bridges) == ("10.89.3.2/24",)
 
 
 async def test_a_network_that_comes_later(network: str, journal: Journal) -> None:
@@ -345,13 +345,13 @@ async def test_a_network_that_comes_later(network: str, journal: Journal) -> Non
         container.refuses = "it has gone"
         run_ip(network, "link del veth3")
         await trio.to_thread.run_sync(wait_until, "the other", lambda: len(reached) == 2)
-        with pytest.raises(EngineError, match=r"is not in 10.89.4.0/24"):
+        with pytest.raises(EngineError, match=r"is not in 10.89.4.2/24"):
             await container.network.connect("10.89.3.1", PORT)
         nursery.cancel_scope.cancel()
-    both, one = ("10.89.3.0/24", "10.89.4.0/24"), ("10.89.4.0/24",)
+    both, one = ("10.89.3.2/24", "10.89.4.2/24"), ("10.89.4.2/24",)
     assert [networks.addresses for networks in reached] == [both, one]
-    assert "of its engine's networks it reaches 10.89.3.0/24, 10.89.4.0/24" in log_of(journal)
-    assert "it does not reach 10.89.4.0/24: it has gone" in log_of(journal)
+    assert "of its engine's networks it reaches 10.89.3.2/24, 10.89.4.2/24" in log_of(journal)
+    assert "it does not reach 10.89.4.2/24: it has gone" in log_of(journal)
 
 
 async def test_a_file_of_the_engines_that_is_written_late(

@@ -81,7 +81,7 @@ async def answer_to(client: trio.SocketStream) -> bytes:
 
 def _make_sockets(line: socket.socket, most: int) -> None:
     """Do what `shim.network.serve` does, here, and end after so many."""
-    with line, contextlib.suppress(ConnectionResetError):  # nobody has taken the last one
+    with line, contextlib.suppress(ConnectionError):  # nobody has taken the last one
         line.sendall(b"\0")
         for _ in range(most):
             if order := line.recv(1):

@@ -23,7 +23,7 @@ from tests.harness.networks import tun as tun
 from tests.harness.shim import PURE_V2, Shim
 from tests.harness.wait import wait_until, wait_while
 
-NETWORK, ADDRESS = "10.89.7.0/24", "10.89.7.9"
+NETWORK, OWN, ADDRESS = "10.89.7.5/24", "10.89.7.5", "10.89.7.9"
 CONNECT = f"nc {ADDRESS} 80 < /dev/null"
 
 
@@ -122,6 +122,17 @@ def test_clients_from_outside(shim: Shim) -> None:
     assert connects(shim, 82)
     assert connects(shim, 81)
     assert not connects(shim, 81, outside=True)
+
+
+def test_a_server_at_its_name(filtering: Shim) -> None:
+    """Engines' files say that its host's name is its address in the engine's network."""
+    shim, streams = filtering, filtering.streams("stdout")
+    asks = f"printf 'GET /group HTTP/1.0\\r\\n\\r\\n' | nc {OWN} 82 | tail -n 1"
+    begin(shim, f"httpd -p {OWN}:82 -h /etc; {asks}; sleep 1000", streams=streams)
+    shim.until("an answer", lambda: shim.output[streams["stdout"]] == b"root:x:0:\n")
+    assert connects(shim, 82, outside=True)
+    assert shim.call("network", id="a", networks=[], files={})["why"] == ""
+    assert not connects(shim, 82, outside=True)
 
 
 def connects(shim: Shim, port: int, *, outside: bool = False) -> bool:
