@@ -112,9 +112,11 @@ HIDDEN = 'mount --bind "$0" "$1" && shift && exec "$@"'
 
 
 @contextlib.contextmanager
-def shared_store(settings: str = "", before: tuple[str, ...] = ()) -> Iterator[Podman]:
+def shared_store(
+    settings: str = "", before: tuple[str, ...] = (), user: User | None = None
+) -> Iterator[Podman]:
     """podman of a user, whose storage the nodes see, and whose containers' log is in a file."""
-    site = Site("slurm", ordinary())
+    site = Site("slurm", user or ordinary())
     log = f'[log]\nfile = "{site.base / LOG}"\n'
     try:
         with Podman(site, log + settings, before, storage="overlay") as podman:
