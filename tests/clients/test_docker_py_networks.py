@@ -11,7 +11,7 @@ from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 
 from tests.harness.engine_api import Api
-from tests.harness.networks import address_of, fetched, free_port
+from tests.harness.networks import free_port, gets_to
 from tests.harness.wait import wait_until
 
 pytestmark = [
@@ -93,6 +93,13 @@ def test_a_port_that_is_taken(client: docker.DockerClient) -> None:
 
 
 @pytest.mark.nightly
+def test_a_port_of_root_s(client: docker.DockerClient) -> None:
+    """In the engine's own words, and no job stays."""
+    with pytest.raises(APIError, match="privileged port"):
+        run(client, *HTTPD, ports={"80/tcp": 81})
+
+
+@pytest.mark.nightly
 def test_ports_are_free_again(client: docker.DockerClient) -> None:
     port = free_port()
     for _ in range(2):
@@ -139,8 +146,7 @@ def test_names(client: docker.DockerClient, api: Api) -> None:
     client.networks.create("net")
     run(client, *HTTPD, name="server", network="net")
     run(client, "sleep", "1000", name="asks", network="net")
-    address = address_of(api.engine, "asks", "server")
-    wait_until("an answer", lambda: fetched(api.engine, "asks", address).encode() == GROUP)
+    gets_to(api.engine, "asks", "server")
 
 
 @pytest.mark.nightly

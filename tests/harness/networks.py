@@ -6,7 +6,6 @@ import os
 import socket
 import stat
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -53,24 +52,22 @@ def free_port() -> int:
         return port
 
 
-def address_of(engine: Client, who: str, name: str) -> str:
-    """The address of a container's that another one in its network is told."""
-    said = engine.must("exec", who, "nslookup", name)
+def gets_to(engine: Client, who: str, other: str) -> None:
+    """Check that a container gets to know another one, and reaches its server of /etc/group."""
+    said = engine.must("exec", who, "nslookup", other)
     *_, address = [line.split()[1] for line in said.splitlines() if line.startswith("Address:")]
-    return address
-
-
-def fetched(engine: Client, who: str, address: str) -> str:
-    """What a container gets from a server."""
     ask = f"printf 'GET /group HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {address} 80 | tail -n 1"
-    return engine.run("exec", who, "sh", "-c", ask).stdout
+    wait_until(
+        "an answer",
+        lambda: engine.run("exec", who, "sh", "-c", ask).stdout == "root:x:0:\n",
+    )
 
 
 def reach_each_other(engine: Client, who: str, other: str, network: str) -> None:
     """Check that a container gets to know another one in a network, as long as it is there.
 
-    Both have a server of /etc/group at port 80. Bridges of root's are on the nodes, too, as these
-    are this machine: so only the name goes for certain.
+    Both have a server. Bridges of root's are on the nodes, too, as these are this machine: so only
+    the name goes for certain.
     """
 
     def is_found() -> bool:
@@ -79,12 +76,7 @@ def reach_each_other(engine: Client, who: str, other: str, network: str) -> None
     assert not is_found()
     engine.must("network", "connect", network, who)
     wait_until("a name", is_found)
-    address = address_of(engine, who, other)
-    for one, found in ((who, address), (other, address_of(engine, other, who))):
-        wait_until("an answer", partial(_answers, engine, one, found))
+    gets_to(engine, who, other)
+    gets_to(engine, other, who)
     engine.must("network", "disconnect", network, who)
     wait_while("its name", is_found)
-
-
-def _answers(engine: Client, who: str, address: str) -> bool:
-    return fetched(engine, who, address) == "root:x:0:\n"

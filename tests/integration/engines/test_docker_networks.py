@@ -9,17 +9,25 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import permutations
 
 import pytest
 
 from tests.harness import cluster
 from tests.harness.adoption import kill_all_supervisors
 from tests.harness.docker import Docker
-from tests.harness.networks import address_of, fetched, free_port, reach_each_other
+from tests.harness.networks import free_port, gets_to, reach_each_other
 from tests.harness.networks import tun as tun
 from tests.harness.nightly import nightly
 from tests.harness.wait import wait_until
-from tests.integration.engines.test_networks import COMPOSE, GROUP, HTTPD, answers
+from tests.integration.engines.test_networks import (
+    AT_ITS_NAME,
+    COMPOSE,
+    ELSEWHERE,
+    HTTPD,
+    NAME_OF_NODE,
+    answers,
+)
 
 pytestmark = pytest.mark.covers("promise networks")
 
@@ -72,11 +80,16 @@ def test_a_published_port(docker: Docker) -> None:
 
 def test_containers_of_a_network_find_one_another(docker: Docker) -> None:
     docker.must("network", "create", "net")
-    docker.must("run", "--detach", "--network", "net", "--name", "db", *HTTPD)
+    docker.must("run", "--detach", "--network", "net", "--name", "db", *AT_ITS_NAME)
     docker.must("run", "--detach", "--network", "net", "--name", "web", "busybox", "sleep", "1000")
-    address = address_of(docker, "web", "db")
-    wait_until("an answer", lambda: fetched(docker, "web", address) == GROUP.decode())
-    docker.remove("web", "db")
+    docker.must(
+        "run", "--runtime", "runc", "--detach", "--network", "net", "--name", "here", *HTTPD
+    )
+    for who, other in (("web", "db"), ("web", "here"), ("here", "db")):
+        gets_to(docker, who, other)
+    ping = docker.run("exec", "web", "ping", "-c", "1", "db")
+    assert "Operation not permitted" in ping.stderr  # TCP alone is carried
+    docker.remove("web", "db", "here")
     docker.must("network", "rm", "net")
 
 
@@ -95,21 +108,16 @@ def test_services_of_a_compose_file(docker: Docker) -> None:
     """Each finds the others by name, on two nodes, and one is published."""
     port = free_port()
     path = docker.base / "compose.yaml"
-    elsewhere = "    environment: {SCRUN_JOB_NODELIST: node2}\n"  # of the last service
-    path.write_text(COMPOSE.format(image="busybox", port=port) + elsewhere)
+    path.write_text(COMPOSE.format(image="busybox", port=port) + ELSEWHERE)
     compose = ("--file", str(path), "--project-name", "proj")
     services = ("web", "api", "db")
     docker.compose(*compose, "up", "--detach")
     answers(port)
     ids = {one: docker.compose(*compose, "ps", "--quiet", one).strip() for one in services}
-    name = ("sh", "-c", "echo $SLURMD_NODENAME")
-    nodes = {docker.must("exec", ids[one], *name) for one in services}
+    nodes = {docker.must("exec", ids[one], *NAME_OF_NODE) for one in services}
     assert nodes == {"node1\n", "node2\n"}
-    for one in services:
-        for other in services:
-            if other != one:
-                address = address_of(docker, ids[one], other)
-                assert fetched(docker, ids[one], address) == GROUP.decode()
+    for one, other in permutations(services, 2):
+        gets_to(docker, ids[one], other)
     docker.compose(*compose, "down", "--timeout", "1")
     assert "proj" not in docker.must("network", "ls")
 

@@ -3,13 +3,14 @@
 import socket
 import time
 from collections.abc import Iterator
+from itertools import permutations
 from pathlib import Path
 
 import pytest
 
 from tests.harness import cluster, users
 from tests.harness.adoption import kill_all_supervisors
-from tests.harness.networks import address_of, fetched, free_port, reach_each_other
+from tests.harness.networks import free_port, gets_to, reach_each_other
 from tests.harness.networks import tun as tun
 from tests.harness.nightly import nightly
 from tests.harness.podman import Podman, compose, given, podman_of
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.covers("promise networks")
 
 LIMITS = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096")
 HTTPD = ("busybox", "httpd", "-f", "-p", "80", "-h", "/etc")
+AT_ITS_NAME = ("busybox", "sh", "-c", "exec httpd -f -p $(hostname -i):80 -h /etc")
 GROUP = b"root:x:0:\n"
 
 
@@ -149,6 +151,30 @@ def test_a_pod_has_one_network(podman: Podman) -> None:
     podman.must("pod", "rm", "--force", "--time", "0", "pod")
 
 
+KUBE = """\
+apiVersion: v1
+kind: Pod
+metadata: {{name: web}}
+spec:
+  containers:
+  - name: one
+    image: localhost/busybox
+    imagePullPolicy: Never
+    command: ["/bin/httpd", "-f", "-p", "80", "-h", "/etc"]
+    ports: [{{containerPort: 80, hostPort: {port}}}]
+"""
+
+
+@pytest.mark.covers("podman kube, play")
+def test_a_published_port_of_kube_play(podman: Podman) -> None:
+    port = free_port()
+    path = str(given(podman, "kube.yaml", KUBE.format(port=port)))
+    podman.must("kube", "play", path)
+    answers(port)
+    podman.must("kube", "down", path)
+    wait_while("its job", lambda: cluster.jobs(podman.site.user))
+
+
 COMPOSE = """\
 services:
   db: &server
@@ -162,22 +188,28 @@ services:
     depends_on: [api]
     ports: ["{port}:80"]
 """
+ELSEWHERE = "    environment: {SCRUN_JOB_NODELIST: node2}\n"
+"""After that: its last service is on another node."""
+
+NAME_OF_NODE = ("sh", "-c", "echo $SLURMD_NODENAME")
 
 
 @pytest.mark.nightly
-def test_services_of_a_compose_file(podman: Podman) -> None:
-    """Each finds the others by name, and one is published."""
+@pytest.mark.parametrize("in_pod", [True, False])
+def test_services_of_a_compose_file(podman: Podman, *, in_pod: bool) -> None:
+    """Each finds the others by name, in one job or on two nodes, and one is published."""
     port = free_port()
-    given(podman, "compose.yaml", COMPOSE.format(image="localhost/busybox", port=port))
-    compose(podman, "up", "--detach")
+    text = COMPOSE.format(image="localhost/busybox", port=port) + ELSEWHERE * (not in_pod)
+    given(podman, "compose.yaml", text)
+    options = ("--in-pod", str(in_pod).lower())
+    compose(podman, *options, "up", "--detach")
     answers(port)
     services = ("web", "api", "db")
-    for one in services:
-        for other in services:
-            if other != one:
-                address = address_of(podman, f"proj_{one}_1", other)
-                assert fetched(podman, f"proj_{one}_1", address) == GROUP.decode()
-    compose(podman, "down", "--timeout", "0")
+    nodes = {podman.must("exec", f"proj_{one}_1", *NAME_OF_NODE) for one in services}
+    assert len(nodes) == (1 if in_pod else 2)
+    for one, other in permutations(services, 2):
+        gets_to(podman, f"proj_{one}_1", other)
+    compose(podman, *options, "down", "--timeout", "0")
     wait_while("its jobs", lambda: cluster.jobs(podman.site.user))
 
 
@@ -195,19 +227,21 @@ def test_in_the_network_of_this_very_machine() -> None:
 
 
 def test_containers_of_a_network_find_one_another(podman: Podman) -> None:
-    """By name, on different nodes; not those of another network."""
+    """By name, on different nodes and on this machine; not those of another network."""
     podman.must("network", "create", "net")
     podman.must("network", "create", "other")
     run(podman, "--name", "web", "busybox", "sleep", "1000", network="net")
     there = ("--annotation", "slurm.nodelist=node2")
-    run(podman, "--name", "db", *there, *HTTPD, network="net")
+    run(podman, "--name", "db", *there, *AT_ITS_NAME, network="net")
     run(podman, "--name", "stranger", *HTTPD, network="other")
-    address = address_of(podman, "web", "db")
-    wait_until("an answer", lambda: fetched(podman, "web", address) == GROUP.decode())
+    on_runc = ("--runtime", "runc", "run", "--detach", "--network", "net", "--pids-limit", "0")
+    podman.must(*on_runc, *LIMITS, "--name", "here", *HTTPD)
+    for who, other in (("web", "db"), ("web", "here"), ("here", "db")):
+        gets_to(podman, who, other)
     assert "can't find stranger" in podman.run("exec", "web", "nslookup", "stranger").stdout
     kill_all_supervisors(podman.site)
-    wait_until("an answer", lambda: fetched(podman, "web", address) == GROUP.decode())
-    podman.must("rm", "--force", "--time", "0", "web", "db", "stranger")
+    gets_to(podman, "web", "db")
+    podman.must("rm", "--force", "--time", "0", "web", "db", "here", "stranger")
     podman.must("network", "rm", "net", "other")
 
 

@@ -15,12 +15,11 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness import cluster, users
 from tests.harness.daemons import program
-from tests.harness.networks import address_of, fetched, free_port
+from tests.harness.networks import free_port, gets_to
 from tests.harness.networks import tun as tun
 from tests.harness.podman import Podman, podman_of
 from tests.harness.program import output_of
-from tests.harness.wait import wait_until
-from tests.integration.engines.test_networks import GROUP, HTTPD, answers, log_of, run
+from tests.integration.engines.test_networks import HTTPD, answers, log_of, run
 
 pytestmark = pytest.mark.covers("promise networks")
 
@@ -101,8 +100,7 @@ def test_names_in_a_network(podman: Podman) -> None:
     run(podman, "--name", "web", "busybox", "sleep", "1000", network="net")
     there = ("--annotation", "slurm.nodelist=node2")
     run(podman, "--name", "db", *there, *HTTPD, network="net")
-    address = address_of(podman, "web", "db")
-    wait_until("an answer", lambda: fetched(podman, "web", address) == GROUP.decode())
+    gets_to(podman, "web", "db")
     podman.must("rm", "--force", "--time", "0", "web", "db")
     podman.must("network", "rm", "net")
 
