@@ -285,6 +285,27 @@ def test_a_burst(site: Site) -> None:
     told_to_end(life)
 
 
+@pytest.mark.nightly
+@THREE
+def test_many_that_say_nothing(site: Site) -> None:
+    """They hold up those of the same forward alone, and cost the supervisor no more than that."""
+    life, port = serving(site, _HTTP)
+    [supervisor] = site.supervisors()
+    with forwarded(site, life, f"0:{port}") as first, forwarded(site, life, f"0:{port}") as other:
+        clients = [socket.socket() for _ in range(10_000)]
+        for client in clients:
+            client.setblocking(False)
+            client.connect_ex(("127.0.0.1", first.port))
+        for _ in range(3):
+            assert other.asks(GET).endswith(GROUP)
+        assert life.status == "running"
+        assert len(os.listdir(f"/proc/{supervisor}/fd")) < 1000
+        for client in clients:
+            client.close()
+        assert first.asks(GET).endswith(GROUP)
+    told_to_end(life)
+
+
 @THREE
 def test_another_user_is_refused(site: Site) -> None:
     life, port = serving(site, _ANSWERS)
