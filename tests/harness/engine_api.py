@@ -1,4 +1,7 @@
-"""The API of an engine whose runtime is scrun, for clients of Docker's and podman's."""
+"""The API of an engine whose runtime is scrun, for clients of Docker's and podman's.
+
+Its storage is on overlay, as engines have it by default.
+"""
 
 import contextlib
 import http.client
@@ -13,6 +16,7 @@ from tests.harness import cluster, users
 from tests.harness.client import Client
 from tests.harness.docker import Docker
 from tests.harness.podman import Podman, podman_of
+from tests.harness.squashfs import fuse_for_all
 from tests.harness.wait import wait_until
 
 PLACES = ("podman-slurm", "podman-local", "podman-crun", "docker-slurm")
@@ -89,17 +93,18 @@ def served(podman: Podman) -> Iterator[Path]:
 def api_at(place: str, settings: str = "") -> Iterator[Api]:
     """Have an engine in one of `PLACES`."""
     name, _, engine = place.partition("-")
+    fuse_for_all()
     with contextlib.ExitStack() as stack:
         if engine == "slurm":
             stack.enter_context(cluster.without_oci_conf())
         if name == "docker":
-            docker = stack.enter_context(Docker(engine=engine, bridge=""))
+            docker = stack.enter_context(Docker(engine=engine, storage="overlay2"))
             yield Api(place, docker, docker.base / "docker.sock")
             return
         site = "slurm" if engine == "slurm" else "local"
         pure = engine == "crun"  # which refuses cgroups of both versions at a time
         podman = stack.enter_context(
-            podman_of(users.ordinary(), site, settings=settings, cgroup2=pure)
+            podman_of(users.ordinary(), site, settings=settings, cgroup2=pure, storage="overlay")
         )
         if engine == "crun":
             podman.command[podman.command.index("--runtime") + 1] = engine
