@@ -71,7 +71,8 @@ class PoolNode:
         self._all: Room | None = None
         self._used = Room(0)
         self._has_all = left is None
-        self._seats: dict[str, tuple[JobRequest, Taken]] = {}
+        # by the requests themselves: a pod's seat may outlive its first one, whose id is free then
+        self._seats: dict[int, tuple[JobRequest, Taken]] = {}
 
     @asynccontextmanager
     async def _hold(self, first: JobRequest) -> AsyncIterator[HeldAllocation]:
@@ -159,13 +160,13 @@ class PoolNode:
             on_job_id=lambda job_id, _: request.on_job_id(job_id, False),
             ending=lambda: None,  # the job does not end as one of them
         )
-        self._seats[request.container] = (seat, Taken(request.container, room, tuple(gpus)))
+        self._seats[id(request)] = (seat, Taken(request.container, room, tuple(gpus)))
         self._used += room
         self.held.enter(seat)
 
     def leave(self, request: JobRequest) -> None:
         """Note that a container has left."""
-        seat, taken = self._seats.pop(request.container)
+        seat, taken = self._seats.pop(id(request))
         self._used -= taken.room
         self.held.leave(seat)
         self._changed(self)
@@ -178,7 +179,7 @@ class PoolNode:
     def seat(self, request: JobRequest) -> HeldAllocation:
         """Return the job as a container has it that is in."""
         assert self._allocation is not None
-        return self._allocation.seat(self._seats[request.container][1])
+        return self._allocation.seat(self._seats[id(request)][1])
 
     def retire(self) -> None:
         """Have no further container."""

@@ -189,6 +189,19 @@ async def test_they_share_a_node(place: Place) -> None:
     assert (place.cluster.held, place.left_there()) == ({}, [])
 
 
+async def test_an_id_that_comes_again(place: Place) -> None:
+    """A pod keeps the seat of its first container, whose id another one may have meanwhile."""
+    await place.start()
+    of_pod, other = await place.comes("one"), await place.comes("one")
+    await goes(of_pod)
+    [row] = place.pools.rows()
+    assert (row.containers, row.free) == (1, Room(1, 1000))
+    await goes(other)
+    [row] = place.pools.rows()
+    assert (row.containers, row.free) == (0, Room(2, 1000))
+    await place.pools.stop_all()
+
+
 async def test_without_room_they_wait_in_order(place: Place) -> None:
     await place.start()
     running = await place.comes("running", Room(2))
