@@ -30,7 +30,8 @@ def begun(shim: Shim, target: str, script: str) -> int:
     """Run a script, which says `up`; return the stream of its output."""
     streams = shim.streams("stdout")
     shim.run(target, "sh", "-c", script, streams=streams)
-    said(shim, streams["stdout"], "up")
+    # a signal that it is owed may come with that
+    shim.until("up", lambda: b"up\n" in shim.output[streams["stdout"]])
     return streams["stdout"]
 
 
