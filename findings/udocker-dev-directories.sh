@@ -10,21 +10,10 @@
 #
 #   of srv/dev/settings and srv/other/settings: srv/other/settings
 . "$(dirname "$0")/common.bash" || exit 2
-debs umoci=0.4.7+ds-3+b7
-mkdir -p layer/srv/dev layer/srv/other home
+. "$here/udocker.bash"
+mkdir -p layer/srv/dev layer/srv/other
 touch layer/srv/dev/settings layer/srv/other/settings
 tar -C layer -cf layer.tar srv
-umoci init --layout image
-umoci new --image image:1
-umoci raw add-layer --image image:1 layer.tar
-tar -C image -cf image.tar index.json oci-layout blobs
-unset LD_LIBRARY_PATH
-pips udocker==1.3.17
-# What udocker would fetch, tools to run containers, is not needed to make one.
-export HOME=$place/home UDOCKER_TARBALL=$place/none
-udocker() { "$place/venv/bin/udocker" --allow-root "$@" >>words 2>&1; }
-udocker load -i image.tar app || cannot "udocker cannot load the image: $(tail -n 1 words)"
-udocker create --name=box app:1 || cannot "udocker cannot make a container: $(tail -n 1 words)"
-cd home/.udocker/containers/*-*/ROOT
+udocker_container layer.tar
 expect "files" srv/other/settings "$(find srv -type f)"
 expect "the directory" srv/dev "$(find srv -type d -name dev)"

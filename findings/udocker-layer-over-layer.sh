@@ -10,8 +10,8 @@
 #
 #   .wh.file, .wh.directory: both there; below a directory it works      bin/python3 new, bin/python3.11 new
 . "$(dirname "$0")/common.bash" || exit 2
-debs umoci=0.4.7+ds-3+b7
-mkdir -p lower/bin lower/directory lower/opt upper/bin upper/opt home
+. "$here/udocker.bash"
+mkdir -p lower/bin lower/directory lower/opt upper/bin upper/opt
 echo old >lower/bin/python3.11
 ln lower/bin/python3.11 lower/bin/python3
 touch lower/file lower/directory/file lower/opt/file
@@ -19,18 +19,6 @@ echo new >upper/bin/python3
 touch upper/.wh.file upper/.wh.directory upper/opt/.wh.file
 tar -C lower --sort=name -cf lower.tar bin directory file opt
 tar -C upper -cf upper.tar .wh.directory .wh.file bin/python3 opt/.wh.file
-umoci init --layout image
-umoci new --image image:1
-umoci raw add-layer --image image:1 lower.tar
-umoci raw add-layer --image image:1 upper.tar
-tar -C image -cf image.tar index.json oci-layout blobs
-unset LD_LIBRARY_PATH
-pips udocker==1.3.17
-# What udocker would fetch, tools to run containers, is not needed to make one.
-export HOME=$place/home UDOCKER_TARBALL=$place/none
-udocker() { "$place/venv/bin/udocker" --allow-root "$@" >>words 2>&1; }
-udocker load -i image.tar app || cannot "udocker cannot load the image: $(tail -n 1 words)"
-udocker create --name=box app:1 || cannot "udocker cannot make a container: $(tail -n 1 words)"
-cd home/.udocker/containers/*-*/ROOT
+udocker_container lower.tar upper.tar
 expect "what was deleted in /" "directory/file file" "$(find . -name file -printf '%P\n' | sort | xargs)"
 expect "python3 and python3.11" "new new" "$(cat bin/python3 bin/python3.11 | xargs)"
