@@ -12,6 +12,7 @@ from time import monotonic
 from scrun.core.errors import NotTaken, SupervisorLost
 from scrun.core.output import write
 from scrun.core.ready import ready
+from scrun.core.terminal import openpty
 from scrun.protocol.anchor import LOST, PASSED_ON
 
 _LAST_OUTPUT = 0.5
@@ -239,7 +240,7 @@ class CarriedTerminal(Carried):
         """
         import tty
 
-        master, self.slave = posix.openpty()
+        master, self.slave = openpty()
         tty.setraw(self.slave)
         super().__init__(master)
 

@@ -9,6 +9,7 @@ from scrun.anchor.shell import AnchorProcess
 from scrun.cli.parse import Parsed
 from scrun.core.errors import UsageError
 from scrun.core.rights import MOST, send_fds
+from scrun.core.terminal import openpty
 from scrun.protocol import wire
 
 _TAKING = 10
@@ -29,7 +30,7 @@ class Console:
                 raise PermissionError(1, f"belongs to another user (uid {status.st_uid})")
         except OSError as error:
             raise self._named(error) from None
-        self._master, slave = posix.openpty()
+        self._master, slave = openpty()
         self.stdio = [slave, slave, slave]
         self.path = posix.ttyname(slave)
 

@@ -16,6 +16,7 @@ from contextlib import ExitStack, aclosing, suppress
 
 import trio
 
+from scrun.core.terminal import openpty
 from scrun.model.record import TIMES
 from scrun.supervisor.containers.stdio import Stdio, is_terminal
 from scrun.supervisor.log.files import LimitedFile
@@ -195,7 +196,7 @@ class CapturedOutput:
                 undo.callback(file.close)
                 times = LimitedFile(self.output.path + TIMES, self._limit // _TIMES_PART)
                 undo.callback(times.close)
-                source, end = map(ours, os.openpty() if terminal else os.pipe())
+                source, end = map(ours, openpty() if terminal else os.pipe())
                 replaced = {number: ours(os.dup(end)) for number in captured}
             if is_null:
                 replaced[0] = ours(os.open("/dev/null", os.O_RDONLY))

@@ -71,6 +71,8 @@ def with_remedy(words: str) -> str:
     """
     if "oo many open files" in words:
         return f"{words} (`ulimit -n` of who asked counts there, too: raise it)"
+    if "/dev/ptmx: Permission denied" in words:
+        return f"{words} (users can open no terminals there: `chmod 666 /dev/ptmx /dev/pts/ptmx`)"
     if not _NO_NAMESPACE.search(words):
         return words
     return f"{words} (users can make no namespaces there: let them, by {_SYSCTLS})"

@@ -84,7 +84,10 @@ class ProgramStdio:
         self._sinks.append(self._streams.sink(self._number, -1))
 
     def _make_terminal(self) -> None:
-        self._master, there = os.openpty()
+        try:
+            self._master, there = os.openpty()
+        except OSError as error:  # as in scrun.core.terminal
+            raise OSError(error.errno, error.strerror, "/dev/ptmx") from None
         self.child = [there, there, there]
         self.device = device(there)
         self._sinks.append(self._streams.sink(self._number, -1))

@@ -349,6 +349,17 @@ def test_create_on_a_terminal_fails(site: BySite) -> None:
     )
 
 
+def test_a_node_where_no_terminal_can_be_opened(make_shim: MakeShim, tmp_path: Path) -> None:
+    """openpty(3) names no file, and "Permission denied" alone was all that a user heard."""
+    covered = 'mount --bind /dev/null /dev/ptmx; exec "$@"'
+    before = ("unshare", "--mount", "sh", "-c", covered, "sh")
+    site = BySite(make_shim(before=before), opened(tmp_path))
+    streams = {**site.shim.streams("terminal"), "rows": 24, "columns": 80}
+    fields = site.fields(site.commands(runs=False))
+    said = site.create("true", site=fields, streams=streams)
+    assert said["error"] == "/dev/ptmx: Invalid argument"
+
+
 @ONE
 @pytest.mark.parametrize("terminal", [False, True])
 def test_exec(site: BySite, terminal: bool) -> None:

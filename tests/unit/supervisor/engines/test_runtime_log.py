@@ -61,6 +61,14 @@ def test_what_to_do_where_a_job_may_not_open_more_files() -> None:
         assert said.endswith(f": {words} (`ulimit -n` of who asked counts there, too: raise it)")
 
 
+def test_what_to_do_where_users_can_open_no_terminals() -> None:
+    """A node's devpts has ptmxmode=000 unless it is told otherwise."""
+    words = "/dev/ptmx: Permission denied"
+    said = str(NotMade(words, shown=False))
+    assert said.startswith(f"the container could not be created: {words} (users can open")
+    assert "chmod 666 /dev/ptmx" in said
+
+
 def test_other_words_of_a_runtime_stay_as_they_are() -> None:
     for words in ("chdir: No space left on device", "clone: Invalid argument", ""):
         assert with_remedy(words) == words
