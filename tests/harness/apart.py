@@ -24,6 +24,7 @@ _SETTINGS = (
     *("scrun", "slurm", "slurm-llnl"),
 )
 _STATE = "/var/lib/containers"
+_TERMINALS = "newinstance,ptmxmode=0666,mode=0620,gid=5"  # as systemd mounts it
 _SERVICES = ("dbus", "lock", "systemd")
 """What is kept of /run. In `lock` runs of the tests tell each other which users they have."""
 _ANY_IMAGE = '{"default": [{"type": "insecureAcceptAnything"}]}\n'
@@ -72,12 +73,17 @@ def enter() -> None:
         covered = ["/etc", "/run", _STATE]
         if not conf:  # else its nodes have shims' directories there
             covered.append("/dev/shm")
-        if not new_namespace(place, *covered):
+        # on some machines users can open no terminals
+        terminals = [] if os.stat("/dev/ptmx").st_mode & 0o006 else ["/dev/pts"]
+        if not new_namespace(place, *terminals, *covered):
             return
         umask = os.umask(0o022)
         _run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", place)
         for path in covered:
             (place / path[1:]).mkdir(parents=True)
+        if terminals:
+            _run("mount", "-t", "devpts", "-o", _TERMINALS, "devpts", "/dev/pts")
+            _run("mount", "--bind", "/dev/pts/ptmx", "/dev/ptmx")
         _run("cp", "--archive", "/etc", place)
         if not conf:  # where a test may fill it
             _run("mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", place / "dev" / "shm")
