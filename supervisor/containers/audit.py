@@ -13,10 +13,12 @@ import contextlib
 import json
 import os
 import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from operator import methodcaller
+from typing import Any, TypeVarTuple
 
 import msgspec
 import trio
@@ -32,7 +34,6 @@ from scrun.settings.slurm.request_sources import gather
 from scrun.supervisor.containers.ledger import NODES, Ledger, now
 from scrun.supervisor.containers.names import recorded
 from scrun.supervisor.contracts.engine import JobRequest
-from scrun.supervisor.core.nurseries import Tasks
 from scrun.supervisor.core.threads import in_thread
 
 JOURNAL = "/run/systemd/journal/socket"
@@ -46,6 +47,9 @@ _LONGEST_WORD = 512
 _TAIL = 1 << 20
 _PATIENCE = 5.0
 _DAEMON = 2.0
+_SILENT = "does not answer"
+
+Ts = TypeVarTuple("Ts")
 
 
 class Trail:
@@ -58,17 +62,16 @@ class Trail:
         self._required = required
         self._has_begun = bool(ledger.record.pid)  # an adopted one
         self._lines: deque[dict[str, Any]] = deque()
-        self._turn = trio.Lock()
+        self._is_written = ledger.record.is_audited  # its first line
+        self._turn = threading.Lock()  # of threads
 
     @property
     def place(self) -> str:
         """Where its end has yet to be written; "" for one that ends before its first line."""
         return self._ledger.record.audit if self._has_begun else ""
 
-    async def created(
-        self, request: JobRequest, bundle: Bundle, settings: Settings, beside: Tasks
-    ) -> None:
-        """Write that it is about to be created, `beside` unless nothing may begin without that.
+    async def created(self, request: JobRequest, bundle: Bundle, settings: Settings) -> None:
+        """Write that it is about to be created; wait for that if nothing may begin without it.
 
         Raises:
             SettingsError: It cannot be written, and has to be.
@@ -81,19 +84,21 @@ class Trail:
             )
             program = bundle.config.process.args[0][:_LONGEST_WORD]
             self.add("create", program=program, requests=requests, mounts=mounts)
-            if self._required:
-                await self._begin()
-            else:  # to wait for a thread takes longer than to write a line
-                beside.begin(self._begin)
-
-    async def _begin(self) -> None:
-        if why := await self.flush():
-            self._ledger.note(audit="")
-            if self._required:
+            if not self._required:
+                self._begin(self._not_begun)
+            elif why := await self.flush():
+                self._ledger.note(audit="")
                 raise SettingsError(why)
-            self._say(why)
-        else:
-            self._ledger.note(is_audited=True, later=True)
+
+    def started(self) -> None:
+        """Write that it runs."""
+        if self.add("start"):
+            self._begin(self._failed)
+
+    def note(self, *, ends: bool) -> None:
+        """Note in its record, with the next change, what is known of its lines."""
+        place = self.place if ends else self._ledger.record.audit
+        self._ledger.note(audit=place, is_audited=self._is_written, later=True)
 
     async def runs(self, program: str) -> None:
         """Write that a program of `exec` is about to run.
@@ -110,7 +115,7 @@ class Trail:
         record = self._ledger.record
         if not record.audit:
             return
-        if self._lines or record.is_audited:
+        if self._lines or self._is_written:
             self._lines.append(_fields_of_end(record))
             await self.flush()
         elif why := await write_end(record):  # its first supervisor died with the first line
@@ -123,15 +128,49 @@ class Trail:
             self._lines.append(_fields(self._ledger.record, event, **more))
         return bool(self._lines)
 
+    def _begin(self, failed: Callable[[str], None]) -> None:
+        """Write the lines while nobody waits: that would take five times as long as a line."""
+        token, target = trio.lowlevel.current_trio_token(), self._ledger.record.audit
+
+        def write() -> None:
+            if why := self._drain(target):
+                with contextlib.suppress(trio.RunFinishedError):
+                    token.run_sync_soon(failed, why)
+
+        trio.lowlevel.start_thread_soon(write, methodcaller("unwrap"))
+
+    def _not_begun(self, why: str) -> None:
+        self._failed(why)
+        if not self._is_written:
+            self._ledger.note(audit="")
+            self._say(why)
+
+    def _failed(self, why: str) -> None:
+        self._ledger.journal.write("error", why)
+
     async def flush(self) -> str:
         """Write the lines that are not written yet, in their order; return why not, or ""."""
-        why = ""
-        async with self._turn:
-            while self._lines:
-                why = await _written(self._ledger.record.audit, self._lines[0]) or why
-                self._lines.popleft()
+        why = await _patiently(self._drain, self._ledger.record.audit) if self._lines else ""
         if why:
-            self._ledger.journal.write("error", why)
+            self._failed(why)
+        return why
+
+    def _drain(self, target: str) -> str:
+        """Write the lines, also those of another thread that hangs; return why not. Blocks."""
+        why = ""
+        if not self._turn.acquire(timeout=_PATIENCE):
+            return _told(target, _SILENT)
+        try:
+            while self._lines:
+                is_first = self._lines[0]["event"] == "create"
+                failed = _written(target, self._lines[0])
+                self._is_written |= is_first and not failed
+                why = failed or why
+                self._lines.popleft()
+                if is_first and failed:
+                    self._lines.clear()
+        finally:
+            self._turn.release()
         return why
 
 
@@ -145,21 +184,29 @@ async def write_end(record: Record) -> str:
     with trio.move_on_after(_PATIENCE):
         known = await in_thread(_tail, record.audit, abandon=True)
     if not record.is_audited and known is not None and not _has(known, record, "create"):
-        why = await _written(record.audit, _fields(record, "create"))
+        why = await _patiently(_written, record.audit, _fields(record, "create"))
     if known is None or not _has(known, record, "end"):
-        why = await _written(record.audit, _fields_of_end(record)) or why
+        why = await _patiently(_written, record.audit, _fields_of_end(record)) or why
     return why
 
 
-async def _written(target: str, fields: Mapping[str, Any]) -> str:
-    """Write one line; return why that is not possible, or ""."""
-    reason = "does not answer"
+async def _patiently(call: Callable[[str, *Ts], str], target: str, *args: *Ts) -> str:
+    """Have a thread write to a target; return why that is not possible, or ""."""
     with trio.move_on_after(_PATIENCE, shield=True):
-        try:
-            await in_thread(_write, target, fields, abandon=True)
-            return ""
-        except OSError as error:
-            reason = error.strerror or str(error)
+        return await in_thread(call, target, *args, abandon=True)
+    return _told(target, _SILENT)
+
+
+def _written(target: str, fields: Mapping[str, Any]) -> str:
+    """Write one line; return why that is not possible, or "". Blocks."""
+    try:
+        _write(target, fields)
+    except OSError as error:
+        return _told(target, error.strerror or str(error))
+    return ""
+
+
+def _told(target: str, reason: str) -> str:
     return f"log.audit: {target}: {reason}"
 
 

@@ -245,8 +245,7 @@ class Phases:
             annotations = {ENDING_SINCE: now()}
         if "ending" not in self._deposit.facts:  # that is all that a successor would look at
             self._deposit.note(phase=phase.name)
-        if phase in (Phase.STOPPING, Phase.STOPPED):
-            self._ledger.note(audit=self.trail.place, later=True)
+        self.trail.note(ends=phase in (Phase.STOPPING, Phase.STOPPED))
         self._ledger.note(status=self.status, pid=self.pid, annotations=annotations, later=later)
         self._journal.write("verbose", f"it is {phase.name.lower()}")
         return True
@@ -303,8 +302,8 @@ class Phases:
         return "it is being ended" if self.ending else f"it is {self.phase.name.lower()}"
 
     def _runs(self) -> None:
-        if self.become(Phase.RUNNING) and self.trail.add("start"):
-            self._beside.begin(self.trail.flush)
+        if self.become(Phase.RUNNING):
+            self.trail.started()
 
     def _job_is_known(self, job_id: str, owned: bool) -> None:
         self._ledger.job_is_known(job_id, owned)

@@ -281,7 +281,7 @@ class ContainerTree(Phases):
         """Get a job once the anchor exists: `create` makes that while we check the bundle."""
         if self.takeover is None:
             settings = self._create_request.settings
-            await self.trail.created(stack.request, bundle, settings, self._beside)
+            await self.trail.created(stack.request, bundle, settings)
         await self.anchor_known.wait()
         self._ledger.note(pid=self.pid)  # callers may signal it
         if stack.has_scripts:

@@ -3,15 +3,23 @@
 import json
 import os
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import trio
 
+from scrun.core.errors import SettingsError
 from scrun.model.record import Record
+from scrun.oci.config import Bundle
+from scrun.settings.file.load import Settings
 from scrun.supervisor.containers import audit
 from scrun.supervisor.containers.audit import Trail, write_end
 from scrun.supervisor.containers.ledger import Ledger
+from scrun.supervisor.contracts.engine import JobRequest
 from tests.unit.supervisor.containers.test_ledger import Books
 
 pytestmark = pytest.mark.covers("promise an audit of each container")
@@ -103,6 +111,64 @@ async def test_whoever_comes_after_it_writes_what_is_missing(
     assert [event for event, _ in lines(tmp_path / "audit")] == then
     other = Ledger(books.ledger.directory, Record("box", created="later"), books.journal, -1)
     assert not audit._has((tmp_path / "audit").read_bytes(), other.record, "end")
+
+
+def _bundle() -> Bundle:
+    process = SimpleNamespace(args=["true"])
+    return cast(Bundle, SimpleNamespace(config=SimpleNamespace(mounts=[], process=process)))
+
+
+async def test_nobody_waits_for_the_first_lines(
+    books: Books, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their order is kept however long the first takes, and its record says when it is there."""
+    goes_on, write = threading.Event(), audit._write
+
+    def slow(target: str, fields: Mapping[str, Any]) -> None:
+        assert goes_on.wait(20)
+        write(target, fields)
+
+    monkeypatch.setattr(audit, "_write", slow)
+    books.ledger.note(is_audited=False)
+    trail = Trail(books.ledger, pytest.fail, required=False)
+    await trail.created(cast(JobRequest, None), _bundle(), cast(Settings, None))
+    trail.started()
+    trail.note(ends=False)
+    assert not books.ledger.record.is_audited
+    goes_on.set()
+    assert await trail.flush() == ""
+    trail.note(ends=False)
+    assert books.ledger.record.is_audited
+    await trail.ended()
+    assert [event for event, _ in lines(tmp_path / "audit")] == ["create", "start", "end"]
+
+
+async def test_one_without_a_beginning_has_no_other_line(books: Books, tmp_path: Path) -> None:
+    (tmp_path / "audit").mkdir()
+    books.ledger.note(is_audited=False)
+    said, heard = [], trio.Event()
+
+    def say(text: str) -> None:
+        said.append(text)
+        heard.set()
+
+    trail = Trail(books.ledger, say, required=False)
+    await trail.created(cast(JobRequest, None), _bundle(), cast(Settings, None))
+    trail.started()
+    with trio.fail_after(10):
+        await heard.wait()
+    assert said == [f"log.audit: {tmp_path}/audit: Is a directory"]
+    assert books.ledger.record.audit == ""
+    (tmp_path / "audit").rmdir()
+    await trail.ended()
+    assert not (tmp_path / "audit").exists()
+
+
+async def test_a_required_line_that_cannot_be_written(books: Books, tmp_path: Path) -> None:
+    (tmp_path / "audit").mkdir()
+    trail = Trail(books.ledger, pytest.fail, required=True)
+    with pytest.raises(SettingsError, match="Is a directory"):
+        await trail.created(cast(JobRequest, None), _bundle(), cast(Settings, None))
 
 
 async def test_a_file_that_cannot_be_written_is_told(books: Books, tmp_path: Path) -> None:
