@@ -12,7 +12,6 @@ from time import monotonic
 from scrun.core.errors import NotTaken, SupervisorLost
 from scrun.core.output import write
 from scrun.core.ready import ready
-from scrun.core.terminal import openpty
 from scrun.protocol.anchor import LOST, PASSED_ON
 
 _LAST_OUTPUT = 0.5
@@ -239,6 +238,8 @@ class CarriedTerminal(Carried):
         raw, which ended lines with two carriage returns.
         """
         import tty
+
+        from scrun.core.terminal import openpty
 
         master, self.slave = openpty()
         tty.setraw(self.slave)

@@ -9,7 +9,6 @@ from scrun.anchor.shell import AnchorProcess
 from scrun.cli.parse import Parsed
 from scrun.core.errors import UsageError
 from scrun.core.rights import MOST, send_fds
-from scrun.core.terminal import openpty
 from scrun.protocol import wire
 
 _TAKING = 10
@@ -21,6 +20,8 @@ class Console:
 
     def __init__(self, socket: str) -> None:
         """Open a terminal for a `--console-socket`; refuse what is another user's."""
+        from scrun.core.terminal import openpty
+
         self._socket = socket
         try:
             status = posix.stat(socket)
