@@ -4,12 +4,14 @@ It reads records, as `list` does, and asks no node and no supervisor for anythin
 learn how many containers there are, and nothing of what they are.
 """
 
+import contextlib
 import ipaddress
 import os
 import re
 import signal
 import socket
 import stat
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,7 +36,10 @@ if TYPE_CHECKING:
 LATENCIES = (0.1, 0.3, 1.0, 3.0, 10.0, 60.0, 600.0, 3600.0, 86400.0)
 """The bounds in seconds of how long containers took to start."""
 
+_MOST = 16
+"""How many are answered at once."""
 _PATIENCE = 5.0
+_LONGEST = 10.0
 _REASON = re.compile(r"[A-Za-z][A-Za-z0-9_ -]{0,63}")
 
 
@@ -159,9 +164,11 @@ class _Server(ThreadingMixIn, WSGIServer):
     """Answers those who ask, each in a thread, at a url."""
 
     daemon_threads = True
+    request_queue_size = 128
 
     def __init__(self, place: str | tuple[str, int]) -> None:
         self._path = place if isinstance(place, str) else ""
+        self._places = threading.Semaphore(_MOST)
         self.url = f"unix:{self._path}"
         if self._path:
             self.address_family = socket.AF_UNIX
@@ -189,12 +196,37 @@ class _Server(ThreadingMixIn, WSGIServer):
         sock, peer = super().get_request()
         return sock, peer or ("", 0)
 
+    def process_request(  # type: ignore[override]  # of sockets
+        self, request: socket.socket, client_address: object
+    ) -> None:
+        """Answer in a thread, unless there are too many: the others wait until one has ended."""
+        self._places.acquire()
+        super().process_request(request, client_address)
+
+    def process_request_thread(  # type: ignore[override]
+        self, request: socket.socket, client_address: object
+    ) -> None:
+        """Answer, and hang up on who takes too long to ask: any local user can connect."""
+        late = threading.Timer(_LONGEST, _hang_up, [request])
+        late.daemon = True
+        late.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            late.cancel()
+            self._places.release()
+
     def handle_error(self, *_: object) -> None:
         """Say nothing of a client that has gone away."""
 
     def remove(self) -> None:
         if self._path:
             os.unlink(self._path)
+
+
+def _hang_up(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it has just been answered
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _remove_stale(path: str) -> None:

@@ -8,6 +8,8 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,11 +19,13 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as of_prometheus
 
 from scrun.cli.parse import parse
+from scrun.commands import metrics
 from scrun.commands.metrics import address, families, run
 from scrun.core.errors import StateError, UsageError
 from scrun.model.record import Record
 from tests import CHECKOUT
 from tests.harness.site import scrun_binary
+from tests.harness.wait import wait_until
 from tests.unit.scrun.commands.test_listing import RUNNING, Root
 
 pytestmark = pytest.mark.covers("scrun metrics")
@@ -140,6 +144,44 @@ def test_it_is_scraped(root: Root, tmp_path: Path, kind: str) -> None:
         silent.close()
         assert server.stderr.read() == b""
     assert path.exists() == (kind == "tcp")
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[metrics._Server]:
+    """One for clients that keep within the limit of each read, with a byte now and then."""
+    monkeypatch.setattr(metrics._Handler, "timeout", 60)
+    with metrics._Server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join(20)
+
+
+def test_many_slow_clients_are_answered_a_few_at_once(server: metrics._Server) -> None:
+    """Any local user can connect, and each connection had a thread."""
+
+    def answering() -> int:
+        return sum("process_request" in thread.name for thread in threading.enumerate())
+
+    with contextlib.ExitStack() as stack:
+        for _ in range(2 * metrics._MOST):
+            stack.enter_context(socket.create_connection(server.socket.getsockname()))
+            time.sleep(0.01)  # else the kernel refuses some
+        wait_until("threads", lambda: answering() >= metrics._MOST)
+        time.sleep(0.5)
+        assert answering() == metrics._MOST
+    wait_until("their end", lambda: not answering())
+
+
+def test_who_asks_too_slowly_is_hung_up_on(
+    server: metrics._Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "_LONGEST", 0.5)
+    with socket.create_connection(server.socket.getsockname()) as slow:
+        slow.settimeout(20)
+        slow.sendall(b"GET /")
+        assert slow.recv(1000) == b""
 
 
 def test_without_the_package(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
