@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,12 @@ static const char *called_by(void)
 }
 
 static void say(const char *text) { (void)!write(2, text, strlen(text)); }
+
+void no_memory(void)
+{
+	say("scrun: there is not enough memory\n");
+	_exit(1);
+}
 
 /* Outside of an environment, Python is the one in whose packages scrun is. */
 static bool find_packages(const char *place, char *python, size_t size)
@@ -72,7 +79,7 @@ void step_aside(const struct call *call, const char *hint, int fd)
 	size_t room = strlen(called_by()) + 8;
 	char *called = malloc(room), **argv = calloc((size_t)call->argc + 14, sizeof *argv);
 	if (!called || !argv)
-		_exit(1);
+		no_memory();
 	snprintf(called, room, "called=%s", called_by());
 	char *options[] = {python, bare ? "-IS" : "-I", "-X", prefix, "-X", called, "-X", client};
 	memcpy(argv, options, sizeof options);
@@ -98,10 +105,15 @@ void step_aside(const struct call *call, const char *hint, int fd)
 void hand_over(const struct call *call, const char *answer, size_t size)
 {
 	int fd = memfd_create("answer", 0);
+	signal(SIGXFSZ, SIG_IGN); /* RLIMIT_FSIZE holds for memory, too */
 	for (size_t at = 0; at < size;) {
 		ssize_t written = write(fd, answer + at, size - at);
-		if (written < 0)
+		if (written < 0) {
+			say("scrun: its answer cannot be shown: ");
+			say(strerror(errno));
+			say("; raise the limits, which `ulimit -a` lists\n");
 			_exit(1);
+		}
 		at += (size_t)written;
 	}
 	step_aside(call, "answered=", fd);

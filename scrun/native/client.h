@@ -30,6 +30,7 @@ struct call {
 
 /* aside.c */
 _Noreturn void step_aside(const struct call *call, const char *hint, int fd);
+_Noreturn void no_memory(void);
 _Noreturn void hand_over(const struct call *call, const char *answer, size_t size);
 _Noreturn void fail(const struct call *call, const char *what, const char *path, int error);
 /* settings.c */

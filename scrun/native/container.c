@@ -73,7 +73,7 @@ static bool run_runtime(int sock, struct reply *reply, int lock, bool *failed)
 			return false;
 	char *command = malloc(length + 1), **argv = calloc(length + 2, sizeof *argv);
 	if (!command || !argv)
-		_exit(1);
+		no_memory();
 	memcpy(command, reply->data + head, length);
 	command[length] = 0;
 	for (size_t at = 0; at <= length; at += strlen(command + at) + 1)

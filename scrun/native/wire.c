@@ -24,7 +24,7 @@ static void *grown(void *memory, size_t size)
 	void *larger = realloc(memory, size);
 	if (!larger) {
 		free(memory);
-		_exit(1);
+		no_memory();
 	}
 	return larger;
 }

@@ -472,6 +472,18 @@ def test_few_descriptors(client: Client, most: int) -> None:
     assert done.stdout == b"fine" or done.returncode
 
 
+def test_an_error_that_nothing_can_hold(client: Client) -> None:
+    """It goes to the Python program in memory, which has the limit of files."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    with serving(client.root / "c1" / "supervisor", answers(b"\1no such thing")):
+        done = client.run("state", "c1", preexec_fn=limit)
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"scrun: its answer cannot be shown: File too large; raise")
+
+
 # --- what is remembered
 
 
