@@ -16,7 +16,11 @@ from tests.stress.chaos.faults import (
 )
 from tests.stress.chaos.plan import Plan
 
-_OTHERS = re.compile(rb"(^scrun: |slurmstepd(-[^ :]+)?: error: \*\*\* )[^\n]*\n?", re.MULTILINE)
+_OTHERS = re.compile(
+    rb"(^scrun: |slurmstepd(-[^ :]+)?: error: \*\*\* )[^\n]*\n?"
+    rb"|^(\d+|end)\r\n",  # typed once it has ended: Linux resets a terminal whose session is over
+    re.MULTILINE,
+)
 KILLED = (-9, -15, -2, 130)
 """How a command ends that somebody kills."""
 

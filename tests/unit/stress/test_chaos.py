@@ -343,6 +343,7 @@ def test_an_interpreter_that_was_interrupted_at_once(own_words: str) -> None:
     "out",
     [
         b"1\n2\nscrun: the supervisor was told to stop\r\r\n",
+        b"1\n2\n4\r\nscrun: the supervisor was told to stop\r\r\n",
         b"1\n2\nslurmstepd: error: *** STEP 7.39 ON node1 CANCELLED AT 2026-11-28T14:53:50 ***\n",
         b"1\n2slurmstepd-node1: error: *** STEP 7.39 ON node1 CANCELLED AT 2026-11-28T14:53 ***\n",
     ],
