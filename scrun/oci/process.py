@@ -103,16 +103,15 @@ def fitting_user(process: dict[str, Any], container: Mapping[str, Any]) -> None:
     linux = container.get("linux") or {}
     user = process.get("user") or {}
     for kind, member in (("uid", "uidMappings"), ("gid", "gidMappings")):
-        ranges = linux.get(member) or []
+        ranges = [(each["containerID"], each["size"]) for each in linux.get(member) or []]
         wanted = user.get(kind) or 0
-        starts = [entry["containerID"] for entry in ranges]
-        if ranges and not any(
-            entry["containerID"] <= wanted < entry["containerID"] + entry["size"]
-            for entry in ranges
-        ):
+        if ranges and not any(first <= wanted < first + size for first, size in ranges):
+            known = [
+                str(first) if size < 2 else f"{first}-{first + size - 1}" for first, size in ranges
+            ]
             raise StateError(
-                f"{kind} {wanted} does not exist in the container: on the node it has only "
-                f"{kind} {', '.join(map(str, starts))}, because an ordinary user has one id there"
+                f"{kind} {wanted} does not exist in the container: on the node it has only {kind} "
+                f"{', '.join(known)}: take one of these, or create the container with this {kind}"
             )
     if sum(entry["size"] for entry in linux.get("gidMappings") or []) == 1:
         user.pop("additionalGids", None)

@@ -249,7 +249,8 @@ def test_a_user_that_exists(user: dict[str, Any] | None, container: dict[str, An
     ("user", "container", "words"),
     [
         ({"uid": 1}, mapped(uid=[(0, 1)]), "uid 1 does not exist in the container"),
-        ({"uid": 0}, mapped(uid=[(5, 1)]), "it has only uid 5,"),
+        ({"uid": 0}, mapped(uid=[(5, 1)]), "it has only uid 5: take"),
+        ({"uid": 70000}, mapped(uid=[(0, 1), (1, 65536)]), "it has only uid 0, 1-65536: take"),
         ({}, mapped(uid=[(5, 1)]), "uid 0 does not exist"),
         ({"uid": 0, "gid": 3}, mapped(uid=[(0, 1)], gid=[(2, 1)]), "gid 3 does not exist"),
         ({"uid": 2}, mapped(uid=[(0, 2)]), "uid 2 does not exist"),
