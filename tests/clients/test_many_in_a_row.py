@@ -72,5 +72,6 @@ def test_nothing_stays(api: Api) -> None:
     tenth = COUNT // 10
     first, last = ticks[tenth] - ticks[0], ticks[-1] - ticks[-1 - tenth]
     medians = (f"{statistics.median(part):.2f} s" for part in (took[:tenth], took[-tenth:]))
+    print("held by the first:", before, "and after the last:", held(api))
     print("a tenth, the first and the last:", first, last, "ticks; each container:", *medians)
     assert last < 1.5 * first + 10
