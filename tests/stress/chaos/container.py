@@ -27,6 +27,7 @@ from tests.stress.chaos.faults import (
     WAITING,
     Moment,
 )
+from tests.stress.chaos.files import storage_of
 from tests.stress.chaos.inside import Place
 from tests.stress.chaos.outages import Outage
 from tests.stress.chaos.plan import Plan
@@ -116,6 +117,7 @@ class Container(Noted):
             self._prepare_point()
         async with (
             disk_of(self),
+            storage_of(self),
             ends(directory, terminal=self.plan.kind == "terminal") as held,
             trio.open_nursery() as nursery,
         ):

@@ -88,7 +88,9 @@ class Asking:
         with trio.move_on_after(_WORKS) as patience:
             await self._answered.wait()
         if patience.cancelled_caught:
-            self._container.seen.hangs.append(f"forward: nothing works for {_WORKS:g} s")
+            self._container.seen.hangs.append(
+                f"{type(self).__name__}: nothing works for {_WORKS:g} s"
+            )
 
     def _has_gone(self, call: Call | None) -> bool:
         return call is not None and self._container.parent.has_ended(call.pid, 0)

@@ -60,6 +60,7 @@ class Plan(msgspec.Struct, frozen=True):
         inside: Where its commands are called, one of `jobs.INSIDE`; "": on a login node.
         forwards: Whether it has a server, which is asked through `scrun forward`.
         network: Whether it has a network of an engine's, and its server is asked in there.
+        files: Whether an engine has its root file system, and somebody looks at its files there.
     """
 
     number: int
@@ -77,6 +78,7 @@ class Plan(msgspec.Struct, frozen=True):
     inside: str = ""
     forwards: bool = False
     network: bool = False
+    files: bool = False
 
     @property
     def is_beside(self) -> bool:
@@ -183,7 +185,12 @@ def draw_inside(
 def in_pods(faults: Sequence[Fault]) -> list[Fault]:
     """Return those that a member of a pod can have: with the supervisor and the job of others."""
     possible = [fault for fault in faults if not (fault.own or fault.outage)]
-    return not_at((WAITING,), [fault for fault in possible if not {*fault.kinds} & {*PODMAN}])
+    return not_at((WAITING,), without_podman(possible))
+
+
+def without_podman(faults: Sequence[Fault]) -> list[Fault]:
+    """Return those that do not hit podman."""
+    return [fault for fault in faults if not {*fault.kinds} & {*PODMAN}]
 
 
 def with_linger(faults: Sequence[Fault]) -> list[Fault]:

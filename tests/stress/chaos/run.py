@@ -20,6 +20,7 @@ from tests.stress.chaos import census
 from tests.stress.chaos.children import Children
 from tests.stress.chaos.container import Container
 from tests.stress.chaos.faults import ANCHORED, PODMAN, Fault
+from tests.stress.chaos.files import file_systems
 from tests.stress.chaos.inside import AGENT, Place, Places
 from tests.stress.chaos.jobs import is_alone
 from tests.stress.chaos.outages import Outage
@@ -52,6 +53,7 @@ class Order:
     forwards: bool = False
     networks: bool = False
     pool: bool = False
+    files: bool = False
 
 
 @dataclass
@@ -64,6 +66,7 @@ class Run:
     testbeds: dict[str, Testbed] = field(default_factory=dict)
     forgotten: set[str] = field(default_factory=set)
     made_before: set[str] = field(default_factory=set)
+    mounted_before: set[str] = field(default_factory=set)
     enough: bool = False
     places: Places | None = None
 
@@ -95,7 +98,7 @@ class Run:
         for engine in order.engines:
             self.testbeds[engine] = Testbed(
                 engine, order.user, self.children, order.linger,
-                in_memory=not order.inside, in_pool=order.pool,
+                in_memory=not order.inside, in_pool=order.pool, shows_files=order.files,
             )  # fmt: skip
             if engine == "slurm":
                 await self.testbeds[engine].make_gate()
@@ -106,6 +109,7 @@ class Run:
         if any(self._plan(number).kind in PODMAN for number in self._numbers):
             self.testbeds["podman"] = PodmanTestbed(order.user, self.children)
         self.made_before = set(census.half_made(self.testbeds.values()))
+        self.mounted_before = self._file_systems()
         before = {e: census.descriptors(p) for e, p in self.testbeds.items()}
         self.report.begin()
         await self._all_containers()
@@ -127,8 +131,11 @@ class Run:
         else:
             plan = draw(order.seed, number, order.engines, order.faults)
         forwards = order.forwards and plan.kind not in PODMAN
-        network = order.networks and plan.kind not in (*PODMAN, *ANCHORED)
-        return msgspec.structs.replace(plan, forwards=forwards, network=network)
+        others = plan.kind not in (*PODMAN, *ANCHORED)
+        files = order.files and others and not (plan.fault.before or plan.fault.disk == "store")
+        return msgspec.structs.replace(
+            plan, forwards=forwards, network=order.networks and others, files=files
+        )
 
     async def _warm_up(self) -> None:
         """Run one on each engine, so that the supervisors are there and have what they keep."""
@@ -270,10 +277,17 @@ class Run:
             left = census.look(testbeds, await self._jobs(), self.forgotten, agents)
             if made := set(census.half_made(testbeds)) - self.made_before:
                 left[census.HALF_MADE] = sorted(made)
+            if more := self._file_systems() - self.mounted_before:
+                left["file systems by FUSE"] = sorted(more)
             if not left.keys() - census.NOT_OURS or time.monotonic() > deadline:
                 break
             await trio.sleep(0.3)
         self.report.left(left)
+
+    def _file_systems(self) -> set[str]:
+        if not self.order.files:
+            return set()
+        return file_systems(self.testbeds["slurm"].site.base.name)
 
     def _more_descriptors(self, before: dict[str, dict[int, list[str]]]) -> list[str]:
         """Say which supervisors have more open than before."""

@@ -115,7 +115,7 @@ def judge(plan: Plan, seen: Seen) -> list[Problem]:
     """Return what is wrong with a container."""
     found = [Problem(Kind.HANG, text) for text in seen.hangs]
     found += [Problem(Kind.LEAK, text) for text in seen.left]
-    found += [Problem(Kind.LINES, f"forwarded: {text}") for text in seen.wrong_answers]
+    found += [Problem(Kind.LINES, f"what was asked: {text}") for text in seen.wrong_answers]
     if seen.missing:
         found.append(Problem(Kind.LINES, f"its volume: {', '.join(seen.missing)}"))
     if seen.bad_client:

@@ -16,7 +16,7 @@ from tests.harness.disk import mounted
 from tests.harness.installation import Installation
 from tests.harness.site import Site
 from tests.harness.users import User
-from tests.stress.chaos import networks
+from tests.stress.chaos import files, networks
 from tests.stress.chaos.children import Call, Children, Done, Parent, begin
 from tests.stress.chaos.faults import TRAPPED
 from tests.stress.chaos.forwards import server, share_network
@@ -83,17 +83,20 @@ class Testbed:
         *,
         in_memory: bool = False,
         in_pool: bool = False,
+        shows_files: bool = False,
     ) -> None:
         """Make the place.
 
         Args:
             in_pool: Whether containers run in the pool `auto`, if they can.
+            shows_files: Whether an engine sees containers' files in its storage, too.
             in_memory: Whether the root directory is in memory, as the default one, if the nodes
                 need not see it.
         """
         self.hit_pods: set[int | None] = set()
         self._linger = linger if engine == "slurm" else 0.0
         self._in_pool = in_pool
+        self._shows_files = shows_files
         self.site = Site(engine, user, 'idle_timeout = 3\n[log]\nlevel = "debug"\n')
         self.engine = engine
         self._in_memory = ExitStack()
@@ -189,6 +192,7 @@ class Testbed:
             text += f'[images]\nstore = "{self.disk(plan)}/{STORE}"\n' if disk == "store" else ""
             scratch = self.disk(plan) if disk == "scratch" else self.scratch
             text += f'[staging]\nscratch = "{scratch}"\n'
+            text += files.SETTINGS if self._shows_files else ""
             path.write_text(text)
             if not disk:
                 self._settings[key] = str(path)
@@ -206,6 +210,8 @@ class Testbed:
             del found["SCRUN_WATCHDOG"]
         if self.engine == "slurm":
             found["SCRUN_JOB_NAME"] = self.job_name(plan)
+        if plan.files:
+            found |= files.UNDER_CONMON
         if plan.fault.few_ports:
             found["SLURM_CONF"] = str(self._conf_with_few_ports(plan))
         if plan.waits:
@@ -296,6 +302,10 @@ class Testbed:
         """Return where the network of a container's engine is."""
         return self.site.base / f"network{plan.number}"
 
+    def storage(self, plan: Plan) -> Path:
+        """Return where the engine of a container has its root file system."""
+        return self.site.base / f"storage{plan.number}"
+
     def bundle(self, plan: Plan) -> Path:
         before, after = plan.lines
         serves = server(plan) if plan.forwards or plan.network else ""
@@ -332,6 +342,8 @@ class Testbed:
             config["annotations"]["org.scrun.pod"] = f"{self.site.base.name}.{plan.pod}"
         if plan.fault.disk == "store":
             config["root"]["path"] = self._image.container(plan.number)
+        if plan.files:
+            config["root"] = {"path": f"{self.storage(plan)}/merged"}
         if plan.kind == "script":
             self._fit(config)
         return self.site.bundle(config)

@@ -10,6 +10,7 @@ import trio
 
 from tests.stress.chaos.children import Call, Stream
 from tests.stress.chaos.faults import DETACHED
+from tests.stress.chaos.files import Looking
 from tests.stress.chaos.forwards import Asking
 from tests.stress.chaos.networks import Neighbour
 from tests.stress.chaos.plan import Plan
@@ -49,8 +50,9 @@ class Watchers:
         self._answers: Stream | None = None
         self._over = trio.Event()
         self._asking: Asking | None = None
-        if container.plan.forwards or container.plan.network:
-            kind = Neighbour if container.plan.network else Asking
+        plan = container.plan
+        if plan.forwards or plan.network or plan.files:
+            kind = Looking if plan.files else Neighbour if plan.network else Asking
             self._asking = kind(container, nursery)
 
     async def follow(self) -> None:
