@@ -181,11 +181,15 @@ class _Packing:
         self.left_out = self.failed = 0
         self._linked: dict[tuple[int, int], str] = {}
 
+    def _put(self, info: tarfile.TarInfo, content: "IO[bytes] | None" = None) -> None:
+        self.tar.addfile(info, content)
+        self.tar.members = []  # type: ignore[attr-defined] # it would keep all of them
+
     def add_folder(self, fd: int, name: str, path: str) -> None:
         """Add a directory and all in it; its descriptor is closed."""
         try:
             status = os.fstat(fd)
-            self.tar.addfile(_described(name, status, tarfile.DIRTYPE))
+            self._put(_described(name, status, tarfile.DIRTYPE))
             for entry in sorted(os.listdir(fd)):
                 try:
                     below = f"{path.rstrip('/')}/{entry}"
@@ -219,9 +223,9 @@ class _Packing:
         elif stat.S_ISLNK(status.st_mode):
             info = _described(name, status, tarfile.SYMTYPE)
             info.linkname = os.readlink(entry, dir_fd=folder)
-            self.tar.addfile(info)
+            self._put(info)
         elif stat.S_ISFIFO(status.st_mode):
-            self.tar.addfile(_described(name, status, tarfile.FIFOTYPE))
+            self._put(_described(name, status, tarfile.FIFOTYPE))
         else:
             self.left_out += 1
 
@@ -233,7 +237,7 @@ class _Packing:
             first = self._linked.get((status.st_dev, status.st_ino))
             if first is not None:
                 info.type, info.linkname = tarfile.LNKTYPE, first
-                self.tar.addfile(info)
+                self._put(info)
                 return
             if not stat.S_ISREG(status.st_mode):  # by now
                 self.left_out += 1
@@ -245,7 +249,7 @@ class _Packing:
             if not info.size:  # in /proc they all say so
                 text = file.read(_OF_THE_KERNEL)
                 content, info.size = io.BytesIO(text), len(text)
-            self.tar.addfile(info, content)
+            self._put(info, content)
 
 
 def _is_of_the_kernel(fd: int) -> bool:

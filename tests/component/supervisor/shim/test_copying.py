@@ -6,6 +6,7 @@ import stat
 import subprocess
 import tarfile
 import tempfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,18 @@ def test_sizes(tmp_path: Path, size: int) -> None:
 
 
 @pytest.mark.filterwarnings("error")
+def test_many_files_take_no_memory(tmp_path: Path) -> None:
+    for number in range(2000):
+        (tmp_path / f"{number:04}").write_text("x")
+    with open("/dev/null", "wb") as sink:
+        tracemalloc.start()
+        try:
+            pack(str(tmp_path), sink.fileno())
+            assert tracemalloc.get_traced_memory()[1] < 1_250_000
+        finally:
+            tracemalloc.stop()
+
+
 def test_an_archive_that_cannot_be_written(tmp_path: Path) -> None:
     """Neither does it end as if it were complete, nor is there a traceback."""
     (tmp_path / "a").write_bytes(bytes(9_000_000))
