@@ -3,8 +3,13 @@
 import errno
 import os
 import stat
+from itertools import islice
 
 from scrun.supervisor.wire.fuse import ATTR
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
 
 NONBLOCKING = os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
 _APART, _LONG = 0x9E3779B97F4A7C15, (1 << 64) - 1
@@ -90,3 +95,49 @@ def write_all(fd: int, data: bytes) -> None:
         at = 0
         while at < len(rest):
             at += os.write(fd, rest[at:])
+
+
+class Handle:
+    """An open file."""
+
+    __slots__ = ("_first", "_names", "_rest", "fd", "file", "has_room")
+
+    def __init__(self, fd: int, file: int) -> None:
+        self.fd = fd
+        self.file = file
+        self.has_room = False
+        self._rest, self._first = _names_in(fd), 0
+        self._names: list[bytes] = []
+
+    def close(self) -> None:
+        self._rest.close()
+        os.close(self.fd)
+
+    def names_from(self, number: int) -> "Iterator[bytes]":
+        """Yield the names in a directory, without the first ones.
+
+        It may have millions of them: so they are read as they are asked for, and only those that
+        were yielded last are known when some of them are asked for once more.
+        """
+        known = number - self._first
+        if not number or not 0 <= known <= len(self._names):
+            self._rest.close()
+            self._rest, self._names, known = _names_in(self.fd), [], 0
+            for _ in islice(self._rest, number):
+                pass
+        del self._names[:known]
+        self._first = number
+        yield from tuple(self._names)
+        for name in self._rest:
+            self._names.append(name)
+            yield name
+
+
+def _names_in(fd: int) -> "Generator[bytes, None, None]":
+    if os.scandir not in os.supports_fd:  # Python 3.6
+        yield from map(os.fsencode, os.listdir(fd))
+        return
+    os.lseek(fd, 0, os.SEEK_SET)
+    with os.scandir(fd) as found:
+        for entry in found:
+            yield os.fsencode(entry.name)

@@ -64,6 +64,7 @@ from scrun.supervisor.wire.fuse import (
 
 from .asked_files import (
     NONBLOCKING,
+    Handle,
     attributes,
     change_mode,
     component,
@@ -137,18 +138,6 @@ class _File:
         self.count = 0
 
 
-class _Handle:
-    """An open file; of a directory, the entries that are left to list."""
-
-    __slots__ = ("entries", "fd", "file", "has_room")
-
-    def __init__(self, fd: int, file: int) -> None:
-        self.fd = fd
-        self.file = file
-        self.has_room = False
-        self.entries: list[bytes] = []
-
-
 class LiveFiles:
     """The files below a directory."""
 
@@ -157,7 +146,7 @@ class LiveFiles:
         self._numbers = {(ROOT, b"proc"): PROC}
         # the kernel remembers those of another process, which has ended
         self._last = self._last_handle = int.from_bytes(os.urandom(4), "little") << 32 | PROC
-        self._handles: dict[int, _Handle] = {}
+        self._handles: dict[int, Handle] = {}
         self._folders: dict[int, int] = {ROOT: os.open(root, _FOLDER)}
         self._pauses = [0.0] * _LATEST
         self._valid = _VALID
@@ -489,9 +478,9 @@ class LiveFiles:
     def _open(self, number: int, body: memoryview) -> bytes:
         flags, _ = _TWO.unpack_from(body)
         folder, name = self._at(number)
-        return self._opened(_Handle(open_file(name, flags & os.O_ACCMODE, folder), number))
+        return self._opened(Handle(open_file(name, flags & os.O_ACCMODE, folder), number))
 
-    def _opened(self, handle: _Handle) -> bytes:
+    def _opened(self, handle: Handle) -> bytes:
         self._last_handle += 1
         self._handles[self._last_handle] = handle
         return OPEN_OUT.pack(self._last_handle, 0, 0)
@@ -502,9 +491,9 @@ class LiveFiles:
         wanted = flags & os.O_ACCMODE | os.O_CREAT | flags & os.O_EXCL
         fd = open_file(name, wanted, self._folder(number), mode & ~umask & 0o7777)
         entry = self._entry(number, name)
-        return entry + self._opened(_Handle(fd, _NUMBER.unpack_from(entry)[0]))
+        return entry + self._opened(Handle(fd, _NUMBER.unpack_from(entry)[0]))
 
-    def _handle(self, number: int) -> _Handle:
+    def _handle(self, number: int) -> Handle:
         try:
             return self._handles[number]
         except KeyError:
@@ -539,7 +528,7 @@ class LiveFiles:
                 if handle.has_room:  # what is not needed is given back
                     os.ftruncate(handle.fd, os.fstat(handle.fd).st_size)
             finally:
-                os.close(handle.fd)
+                handle.close()
         return b""
 
     def _fallocate(self, _: int, body: memoryview) -> bytes:
@@ -568,7 +557,7 @@ class LiveFiles:
     def _opendir(self, number: int, _: memoryview) -> bytes:
         folder, name = self._at(number)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        return self._opened(_Handle(os.open(name, flags, dir_fd=folder), number))
+        return self._opened(Handle(os.open(name, flags, dir_fd=folder), number))
 
     def _readdir(self, number: int, body: memoryview) -> bytes:
         return self._list(number, body, with_entries=False)
@@ -577,14 +566,11 @@ class LiveFiles:
         return self._list(number, body, with_entries=True)
 
     def _list(self, number: int, body: memoryview, *, with_entries: bool) -> bytes:
-        """Return entries from an offset on: the names that were there when it was 0, and are."""
+        """Return as many entries from an offset on as fit."""
         which, offset, size, *_more = RANGE.unpack_from(body)
         handle = self._handle(which)
-        if not offset:
-            handle.entries = [os.fsencode(name) for name in os.listdir(handle.fd)]
         found = bytearray()
-        for at in range(offset, len(handle.entries)):
-            name = handle.entries[at]
+        for at, name in enumerate(handle.names_from(offset), offset + 1):
             if len(found) + padded(_LISTED + len(name)) > size:
                 break
             try:
@@ -595,6 +581,6 @@ class LiveFiles:
                 one = self._known(number, name, status)
                 found += ENTRY.pack(one, 0, 0, 0, self._valid, self._valid) + attributes(status)
             kind = stat.S_IFMT(status.st_mode) >> 12
-            found += DIRENT.pack(status.st_ino, at + 1, len(name), kind) + name
+            found += DIRENT.pack(status.st_ino, at, len(name), kind) + name
             found += bytes(-len(name) % 8)
         return bytes(found)

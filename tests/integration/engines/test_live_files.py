@@ -2,7 +2,10 @@
 
 import hashlib
 import os
+import shlex
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -11,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import CHECKOUT
 from tests.harness.nightly import nightly
 from tests.harness.overlays import STAYS, begin, hidden_store, shared_store
-from tests.harness.podman import Podman, given, podman_of
+from tests.harness.podman import RUN, Podman, given, podman_of
 from tests.harness.processes import shims_of, signal_quietly
 from tests.harness.squashfs import fuse_for_all
 from tests.harness.users import ordinary, root
@@ -27,6 +31,7 @@ PLACES: dict[str, Callable[[], AbstractContextManager[Podman]]] = {
     "root, overlay that nodes do not see": partial(hidden_store, user=root()),
 }
 FEW = ("user, overlay", "root, vfs")
+NOTHING = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
 
 
 @pytest.fixture(
@@ -199,6 +204,57 @@ def test_a_shim_that_is_stopped(podman: Podman) -> None:
         wait_until(
             "it goes on", lambda: not podman.run("cp", f"{container}:/etc/group", "-").returncode
         )
+
+
+LISTS = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from scrun.core import namespaces as ns
+ns.enter(os.open(f"/proc/{sys.argv[2]}/ns/mnt", os.O_RDONLY), ns.NEW_MOUNT)
+print(sum(1 for _ in os.scandir("/many/many")))
+"""
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.by_shim
+@pytest.mark.parametrize("count", [3000, nightly(1_000_000)])
+def test_a_directory_with_very_many_entries(podman: Podman, count: int) -> None:
+    """Nothing hangs, and nobody has all of them in memory at a time."""
+    patience = 60 + count // 500
+    made = f"mkdir /many/many; cd /many/many; seq {count} | xargs touch; {STAYS}"
+    container = podman.must(
+        *RUN, "--detach", "--tmpfs", "/many", "busybox", "sh", "-c", made
+    ).strip()
+    try:
+        wait_until("it is up", lambda: podman.must("logs", container) == "up\n", patience)
+        assert podman.copied(container, "/many/many/7") == ""
+        supervisor = min(podman.site.supervisors())  # it may have a child just now
+        programs = shims_of(job_of(podman, container))
+        before = peak(supervisor)
+        words = (sys.executable, "-I", "-S", "-c", LISTS, str(CHECKOUT))
+        found = podman.must("unshare", *words, str(anchor(podman, container)), timeout=patience)
+        assert int(found) == count
+        listed = podman.must("exec", container, "ls", "/many/many", timeout=patience)
+        assert listed.count("\n") == count
+        with podman.popen("cp", f"{container}:/many/many", "-", **NOTHING) as all_of_them:
+            time.sleep(5)
+            assert podman.copied(container, "/many/many/8") == ""
+            all_of_them.kill()
+        assert max(map(peak, programs)) < 96 << 10
+        scrun = (podman.site.command[0], "--root", f"{podman.site.base}/x/scrun")
+        source = f"{container}:/many/many"
+        archive = f"{shlex.join((*scrun, 'cp', source, '-'))} | tar -t | wc -l"
+        assert int(podman.must("unshare", "sh", "-c", archive, timeout=patience)) == count + 1
+        assert peak(supervisor) - before < 16 << 10
+    finally:
+        remove = partial(podman.run, "rm", "--force", "--time", "1", container, timeout=patience)
+        wait_until("it is gone", lambda: remove().returncode == 0, patience)  # with its memory
+
+
+def peak(pid: int) -> int:
+    """How many KiB of memory a process has had."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
 @pytest.mark.by_shim

@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 import struct
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,22 +57,28 @@ class Asking:
 
     def names(self, number: int, size: int = 4096) -> list[bytes]:
         """List a directory, as much at a time as fits."""
-        opened = self.ask(fuse.OPENDIR, number, bytes(8))
-        handle = _OPENED.unpack(opened)[0]
-        found: list[bytes] = []
-        offset = 0
-        while True:
-            body = struct.pack("=QQIIQII", handle, offset, size, 0, 0, 0, 0)
-            data = self.ask(fuse.READDIRPLUS, number, body)
-            assert len(data) <= size
-            if not data:
-                return found
-            at = 0
-            while at < len(data):
-                at += ENTRY.size + ATTR.size
-                _, offset, length, _ = struct.unpack_from("=QQII", data, at)
-                found.append(data[at + 24 : at + 24 + length])
-                at += 24 + length + -length % 8
+        handle = self.open_folder(number)
+        found: list[tuple[int, bytes]] = []
+        while piece := self.listed(handle, found[-1][0] if found else 0, size):
+            found += piece
+        return [name for _, name in found]
+
+    def open_folder(self, number: int) -> int:
+        handle: int = _OPENED.unpack(self.ask(fuse.OPENDIR, number, bytes(8)))[0]
+        return handle
+
+    def listed(self, handle: int, offset: int, size: int = 4096) -> list[tuple[int, bytes]]:
+        """Return what one answer lists: where each is followed, and its name."""
+        body = struct.pack("=QQIIQII", handle, offset, size, 0, 0, 0, 0)
+        data = self.ask(fuse.READDIRPLUS, ROOT, body)
+        assert len(data) <= size
+        found, at = [], 0
+        while at < len(data):
+            at += ENTRY.size + ATTR.size
+            _, offset, length, _ = struct.unpack_from("=QQII", data, at)
+            found.append((offset, data[at + 24 : at + 24 + length]))
+            at += 24 + length + -length % 8
+        return found
 
 
 @pytest.fixture
@@ -179,6 +186,40 @@ def test_a_directory_with_many_entries_and_odd_names(asking: Asking, tmp_path: P
     for name in names:
         (tmp_path / os.fsdecode(name)).write_bytes(b"")
     assert sorted(asking.names(ROOT)) == names
+
+
+def test_a_directory_is_read_as_it_is_asked_for(asking: Asking, tmp_path: Path) -> None:
+    """So one with a million entries takes no more memory, and the first answer no longer."""
+    for number in range(10_000):
+        (tmp_path / f"{number:05}").touch()
+    tracemalloc.start()
+    try:
+        handle = asking.open_folder(ROOT)
+        first = asking.listed(handle, 0)
+        assert asking.listed(handle, first[-1][0])
+        assert tracemalloc.get_traced_memory()[1] < 300_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_who_lists_goes_back(asking: Asking, tmp_path: Path) -> None:
+    handle = asking.open_folder(ROOT)
+    assert asking.listed(handle, 0) == []
+    for number in range(100):
+        (tmp_path / f"{number:03}").touch()
+    found: list[tuple[int, bytes]] = []
+    while piece := asking.listed(handle, len(found)):
+        found += piece
+    assert sorted(name for _, name in found) == [b"%03d" % number for number in range(100)]
+    for at in (0, 90, 50, 52, 1, 97):  # it may not have taken all of an answer
+        assert asking.listed(handle, at, 600) == found[at : at + 3]
+    assert asking.listed(handle, 1000) == []
+    assert asking.listed(handle, 49, 600) == found[49:52]
+    (tmp_path / os.fsdecode(found[50][1])).unlink()
+    assert asking.listed(handle, 49, 600) == [found[49], *found[51:53]]
+    descriptors = len(os.listdir("/proc/self/fd"))
+    asking.ask(fuse.RELEASEDIR, ROOT, struct.pack("=QIIQ", handle, 0, 0, 0))
+    assert len(os.listdir("/proc/self/fd")) < descriptors - 1
 
 
 def test_a_tree_that_is_deeper_than_a_path_may_be(asking: Asking, tmp_path: Path) -> None:
