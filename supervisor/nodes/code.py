@@ -121,7 +121,9 @@ def variables() -> dict[str, str]:
     as `code` has them, compiled, of that length; the same as sources. Raises OSError if our own
     modules cannot be read.
     """
-    compiled, sources = _packed(_compiled()[:1], _SMALL), _packed_sources(first=True)
+    first, *others = _compiled()
+    _codes[True] = _packed(others, _FAST)
+    compiled, sources = _packed([first], _SMALL), _packed_sources(first=True)
     line = f"{OURS} {len(compiled)}\n".encode()
     sums()
     return {"SCRUN_SHIM": base64.b64encode(line + compiled + sources).decode()}
@@ -192,7 +194,6 @@ def _sources(*, first: bool) -> dict[str, str]:
     return sources
 
 
-@functools.cache
 def _compiled() -> list[bytes]:
     """Return the modules in the order in which they are needed; see `part_of`."""
     parts: list[dict[str, CodeType]] = [{}, {}, {}, {}]

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tracemalloc
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -64,7 +65,6 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def forget() -> None:
     module.variables.cache_clear()
     module.sums.cache_clear()
-    module._compiled.cache_clear()
     module._codes.clear()
 
 
@@ -89,6 +89,18 @@ def of_another_python() -> dict[str, str]:
     """The variable for an interpreter with other bytecode."""
     _, _, sources = taken_apart()
     return {"SCRUN_SHIM": base64.b64encode(b"deadbeef 0\n" + sources).decode()}
+
+
+def test_what_is_kept_is_compressed() -> None:
+    """A supervisor has it for ever."""
+    forget()
+    tracemalloc.start()
+    try:
+        variables()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < sum(map(len, module._compiled()))
 
 
 @pytest.mark.parametrize("compiled", [True, False])
