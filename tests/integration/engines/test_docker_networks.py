@@ -27,6 +27,7 @@ from tests.integration.engines.test_networks import (
     HTTPD,
     NAME_OF_NODE,
     answers,
+    comes_back_elsewhere,
 )
 
 pytestmark = pytest.mark.covers("promise networks")
@@ -101,6 +102,10 @@ def test_a_network_that_a_running_container_gets(docker: Docker) -> None:
     reach_each_other(docker, "web", "db", "net")
     docker.remove("web", "db")
     docker.must("network", "rm", "net")
+
+
+def test_a_container_that_comes_back_on_another_node(docker: Docker) -> None:
+    comes_back_elsewhere(docker)
 
 
 @pytest.mark.nightly

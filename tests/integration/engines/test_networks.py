@@ -1,20 +1,24 @@
 """Networks of podman's, and the ports that it publishes, where the container is a job."""
 
+import os
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from itertools import permutations
 from pathlib import Path
 
 import pytest
 
-from tests.harness import cluster, users
+from tests.harness import cluster, processes, users
 from tests.harness.adoption import kill_all_supervisors
+from tests.harness.client import Client
 from tests.harness.networks import free_port, gets_to, reach_each_other
 from tests.harness.networks import tun as tun
 from tests.harness.nightly import nightly
 from tests.harness.podman import Podman, compose, given, podman_of
-from tests.harness.processes import shims_of
+from tests.harness.processes import descendants, shims_of
 from tests.harness.wait import wait_until, wait_while
 
 pytestmark = pytest.mark.covers("promise networks")
@@ -54,9 +58,9 @@ def answers(port: int) -> None:
     wait_until("an answer", lambda: get(port).endswith(GROUP))
 
 
-def connectors(podman: Podman) -> set[int]:
+def connectors(engine: Client) -> set[int]:
     """The programs that connect networks of the user's containers, on their nodes."""
-    jobs = [line.split()[0] for line in cluster.jobs(podman.site.user)]
+    jobs = [line.split()[0] for line in cluster.jobs(engine.site.user)]
     shims = [shim for job in jobs for shim in shims_of(job)]
     return {
         int(child)
@@ -265,6 +269,69 @@ def test_a_file_that_is_written_late(podman: Podman) -> None:
     assert container[:12] in said
     assert "169.254.1.1" not in said
     podman.must("rm", "--force", "--time", "0", container)
+
+
+def keep_address_of_bridge(engine: Client) -> None:
+    """Keep what podman 4 lets change as members of a network come and go.
+
+    For half a minute the others then ask their name server in vain, whatever their runtime is.
+    """
+    name = engine.must("network", "inspect", "--format", "{{.NetworkInterface}}", "net").strip()
+    command = ("ip", "link", "set", name, "address", "02:00:00:00:00:01")
+    if engine.site.user.uid:
+        engine.must("unshare", "--rootless-netns", *command)
+    else:
+        processes.run(*command)
+
+
+def comes_back_elsewhere(engine: Client) -> None:
+    """Check that a container is found again that its engine restarts on another node.
+
+    Nothing of earlier ones stays: one address by its name, one program on the nodes, no socket.
+    """
+    port = free_port()
+    begin = ("run", "--detach", "--network", "net", *LIMITS)
+    engine.must("network", "create", "net")
+    engine.must(*begin, "--name", "db", "--restart", "always", "-p", f"{port}:80", *AT_ITS_NAME)
+    first = engine.must("exec", "db", *NAME_OF_NODE).strip()
+    [other] = {"node1", "node2"} - {first}
+    engine.must(*begin, "--name", "web", "--env", f"SCRUN_JOB_NODELIST={other}", *HTTPD)
+
+    if isinstance(engine, Podman):
+        keep_address_of_bridge(engine)
+
+    def all_reach_it() -> int:
+        """Return how many descriptors supervisors with a container have then."""
+        answers(port)
+        gets_to(engine, "web", "db")
+        gets_to(engine, "db", "web")
+        assert engine.must("exec", "web", "nslookup", "db").count("Address:") == 2  # the server's
+        assert len(connectors(engine)) == 2
+        return opened()
+
+    def opened() -> int:
+        found = [pid for pid in engine.site.supervisors() if descendants(pid)]
+        return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in found)
+
+    all_reach_it()
+    drained = (f"NodeName={first}", "State=DRAIN", "Reason=test")
+    with cluster.changed(*drained, back="State=RESUME"):
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+            cluster.slurm("scancel", "--nodelist", first, "--user", engine.site.user.name)
+            with suppress(ConnectionError):
+                assert client.recv(1) == b""
+        on_node = partial(engine.run, "exec", "db", *NAME_OF_NODE)
+        wait_until("a restart", lambda: on_node().stdout.strip() == other, 30)
+        before = all_reach_it()
+        engine.must("restart", "--time", "0", "db")  # in the supervisor that it has now
+        all_reach_it()
+        wait_until("no more descriptors", lambda: opened() <= before)
+    engine.must("rm", "--force", "web", "db")
+    engine.must("network", "rm", "net")
+
+
+def test_a_container_that_comes_back_on_another_node(podman: Podman) -> None:
+    comes_back_elsewhere(podman)
 
 
 @pytest.mark.nightly
