@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import cluster, processes, users
+from tests.harness import cluster, users
 from tests.harness.adoption import kill_all_supervisors
 from tests.harness.client import Client
 from tests.harness.networks import free_port, gets_to, reach_each_other
@@ -278,10 +278,7 @@ def keep_address_of_bridge(engine: Client) -> None:
     """
     name = engine.must("network", "inspect", "--format", "{{.NetworkInterface}}", "net").strip()
     command = ("ip", "link", "set", name, "address", "02:00:00:00:00:01")
-    if engine.site.user.uid:
-        engine.must("unshare", "--rootless-netns", *command)
-    else:
-        processes.run(*command)
+    engine.must("unshare", "--rootless-netns", *command)
 
 
 def comes_back_elsewhere(engine: Client) -> None:
@@ -330,8 +327,12 @@ def comes_back_elsewhere(engine: Client) -> None:
     engine.must("network", "rm", "net")
 
 
-def test_a_container_that_comes_back_on_another_node(podman: Podman) -> None:
-    comes_back_elsewhere(podman)
+@pytest.mark.nightly
+def test_a_container_that_comes_back_on_another_node() -> None:
+    """Podman restarts it without the flags that tell root's runtime its settings here."""
+    user = users.ordinary()
+    with cluster.without_oci_conf(), podman_of(user, storage="overlay") as podman:
+        comes_back_elsewhere(podman)
 
 
 @pytest.mark.nightly
