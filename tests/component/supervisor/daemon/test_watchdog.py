@@ -38,6 +38,14 @@ def waits_for_a_thread() -> None:
     thread.join()
 
 
+class Late(Thread):
+    """One that gets a processor late."""
+
+    def _bootstrap_inner(self) -> None:
+        time.sleep(LONG)
+        super()._bootstrap_inner()  # type: ignore[misc]
+
+
 def computes() -> None:
     until = time.thread_time() + LONG
     while time.thread_time() < until:
@@ -85,6 +93,14 @@ def test_a_processor_that_another_machine_has(
 ) -> None:
     monkeypatch.setattr(watchdog, "_stolen", time.monotonic)
     assert told(tmp_path / "told", waits_for_a_program, monkeypatch) == []
+
+
+def test_a_thread_that_gets_a_processor_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = Late()
+    assert told(tmp_path / "told", thread.start, monkeypatch) == []
+    thread.join()
 
 
 def test_after_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
