@@ -201,7 +201,11 @@ class _Server(ThreadingMixIn, WSGIServer):
     ) -> None:
         """Answer in a thread, unless there are too many: the others wait until one has ended."""
         self._places.acquire()
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # there is no thread
+            self._places.release()
+            raise
 
     def process_request_thread(  # type: ignore[override]
         self, request: socket.socket, client_address: object
@@ -209,8 +213,9 @@ class _Server(ThreadingMixIn, WSGIServer):
         """Answer, and hang up on who takes too long to ask: any local user can connect."""
         late = threading.Timer(_LONGEST, _hang_up, [request])
         late.daemon = True
-        late.start()
         try:
+            with contextlib.suppress(RuntimeError):  # there is no thread
+                late.start()
             super().process_request_thread(request, client_address)
         finally:
             late.cancel()

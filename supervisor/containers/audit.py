@@ -137,7 +137,8 @@ class Trail:
                 with contextlib.suppress(trio.RunFinishedError):
                     token.run_sync_soon(failed, why)
 
-        trio.lowlevel.start_thread_soon(write, methodcaller("unwrap"))
+        with contextlib.suppress(RuntimeError):  # there is no thread: the next line comes with it
+            trio.lowlevel.start_thread_soon(write, methodcaller("unwrap"))
 
     def _not_begun(self, why: str) -> None:
         self._failed(why)

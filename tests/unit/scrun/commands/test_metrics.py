@@ -174,6 +174,25 @@ def test_many_slow_clients_are_answered_a_few_at_once(server: metrics._Server) -
     wait_until("their end", lambda: not answering())
 
 
+def test_it_goes_on_after_threads_were_refused(
+    server: metrics._Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(threading, "_start_new_thread", _refused)
+        for _ in range(metrics._MOST):
+            with socket.create_connection(server.socket.getsockname()) as client:
+                client.settimeout(20)
+                assert client.recv(1000) == b""
+    with socket.create_connection(server.socket.getsockname()) as client:
+        client.settimeout(20)
+        client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert client.recv(1000)
+
+
+def _refused(*_: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 def test_who_asks_too_slowly_is_hung_up_on(
     server: metrics._Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

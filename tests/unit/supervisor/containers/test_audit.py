@@ -143,6 +143,21 @@ async def test_nobody_waits_for_the_first_lines(
     assert [event for event, _ in lines(tmp_path / "audit")] == ["create", "start", "end"]
 
 
+async def test_where_there_is_no_thread_the_next_line_comes_with_the_first(
+    books: Books, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit of processes is no reason to refuse a container, nor to leave out a line."""
+
+    def refused(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(trio.lowlevel, "start_thread_soon", refused)
+    trail = Trail(books.ledger, pytest.fail, required=False)
+    await trail.created(cast(JobRequest, None), _bundle(), cast(Settings, None))
+    await trail.ended()
+    assert [event for event, _ in lines(tmp_path / "audit")] == ["create", "end"]
+
+
 async def test_one_without_a_beginning_has_no_other_line(books: Books, tmp_path: Path) -> None:
     (tmp_path / "audit").mkdir()
     books.ledger.note(is_audited=False)
