@@ -21,7 +21,7 @@ _LATE = 0.025
 _LOOKS = 5
 _MOST = 200  # lines
 _LOOP = "trio/_core/_run.py"
-_STARTS = "self._started.wait()"  # in threading.Thread.start
+_STARTS = ("threading.py", "start")
 _LOCKS = ("threading.py", "logging/__init__.py", "queue.py")
 
 
@@ -86,7 +86,8 @@ class Watchdog(trio.abc.Instrument):
                 continue
             if stack[-1].filename.endswith(_LOOP):  # which waits for nothing: the machine did
                 continue
-            if any(frame.line == _STARTS for frame in stack):  # a new thread has no processor yet
+            # a new thread has no processor yet
+            if any((os.path.basename(frame.filename), frame.name) == _STARTS for frame in stack):
                 continue
             self._tell(waited, stack)
             while self._turn is turn:

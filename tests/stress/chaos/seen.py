@@ -16,10 +16,9 @@ from tests.stress.chaos.faults import (
 )
 from tests.stress.chaos.plan import Plan
 
+# also what was typed once it had ended: Linux resets a terminal whose session is over
 _OTHERS = re.compile(
-    rb"(^scrun: |slurmstepd(-[^ :]+)?: error: \*\*\* )[^\n]*\n?"
-    rb"|^(\d+|end)\r\n",  # typed once it has ended: Linux resets a terminal whose session is over
-    re.MULTILINE,
+    rb"(^((\d+|end)\r\n)*scrun: |slurmstepd(-[^ :]+)?: error: \*\*\* )[^\n]*\n?", re.MULTILINE
 )
 KILLED = (-9, -15, -2, 130)
 """How a command ends that somebody kills."""

@@ -152,7 +152,6 @@ def test_sizes(tmp_path: Path, size: int) -> None:
     assert (tmp_path / "b").stat().st_mtime == 1_000_000_007
 
 
-@pytest.mark.filterwarnings("error")
 def test_many_files_take_no_memory(tmp_path: Path) -> None:
     for number in range(2000):
         (tmp_path / f"{number:04}").write_text("x")
@@ -165,6 +164,7 @@ def test_many_files_take_no_memory(tmp_path: Path) -> None:
             tracemalloc.stop()
 
 
+@pytest.mark.filterwarnings("error")
 def test_an_archive_that_cannot_be_written(tmp_path: Path) -> None:
     """Neither does it end as if it were complete, nor is there a traceback."""
     (tmp_path / "a").write_bytes(bytes(9_000_000))
