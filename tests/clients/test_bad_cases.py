@@ -10,7 +10,6 @@ import re
 import socket
 import tarfile
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import docker
@@ -19,7 +18,7 @@ from docker.errors import APIError
 
 from tests.harness.engine_api import Api
 from tests.harness.nightly import nightly
-from tests.harness.processes import descendants, processes, shims_of
+from tests.harness.processes import descendants, peak, processes, shims_of
 from tests.harness.wait import wait_until, wait_while
 
 pytestmark = [
@@ -161,7 +160,6 @@ def _most(pids: Iterable[int]) -> int:
     """The most memory that one of these has had, in bytes."""
     most = 0
     for pid in pids:
-        with contextlib.suppress(OSError):  # a helper that has ended
-            said = re.search(r"VmHWM:\s*(\d+)", Path(f"/proc/{pid}/status").read_text())
-            most = max(most, int(said[1]) << 10 if said else 0)
+        with contextlib.suppress(OSError, StopIteration):  # a helper that has ended
+            most = max(most, peak(pid) << 10)
     return most

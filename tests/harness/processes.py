@@ -162,6 +162,12 @@ def voluntary_switches(pid: int) -> int:
     return total
 
 
+def peak(pid: int) -> int:
+    """Return the most memory that a process has had, in KiB; proc(5): VmHWM."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+
 def peer(sock: socket.SocketType) -> int:
     """Return the pid of who listens, or has connected, at the other end (unix(7))."""
     size = struct.calcsize("3i")

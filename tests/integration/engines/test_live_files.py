@@ -18,7 +18,7 @@ from tests import CHECKOUT
 from tests.harness.nightly import nightly
 from tests.harness.overlays import STAYS, begin, hidden_store, shared_store
 from tests.harness.podman import RUN, Podman, given, podman_of
-from tests.harness.processes import shims_of, signal_quietly
+from tests.harness.processes import peak, shims_of, signal_quietly
 from tests.harness.squashfs import fuse_for_all
 from tests.harness.users import ordinary, root
 from tests.harness.wait import wait_until
@@ -249,12 +249,6 @@ def test_a_directory_with_very_many_entries(podman: Podman, count: int) -> None:
     finally:
         remove = partial(podman.run, "rm", "--force", "--time", "1", container, timeout=patience)
         wait_until("it is gone", lambda: remove().returncode == 0, patience)  # with its memory
-
-
-def peak(pid: int) -> int:
-    """How many KiB of memory a process has had."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
 @pytest.mark.by_shim

@@ -23,6 +23,7 @@ from scrun.client.submit import _read_reply
 from scrun.protocol import wire
 from scrun.protocol.wire import CALL
 from tests.harness.life import Life
+from tests.harness.processes import peak
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
 from tests.stress.fuzz.seeds import ODD, RECORD
@@ -51,9 +52,8 @@ def witness(site: Site) -> Iterator[Life]:
     assert site.supervisors() == [supervisor], "it is another supervisor"
     os.write(life.stdin, b"still here\n")
     life.says("still here\n")
-    with open(f"/proc/{supervisor}/status") as file:
-        peak = next(int(line.split()[1]) for line in file if line.startswith("VmHWM:"))
-    assert peak < MOST_MEMORY, f"{peak >> 10} MiB of memory"
+    most = peak(supervisor)
+    assert most < MOST_MEMORY, f"{most >> 10} MiB of memory"
 
 
 def supervisor_socket(site: Site) -> str:
