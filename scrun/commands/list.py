@@ -8,6 +8,7 @@ The members of the JSON are runc's, and `annotations`. Without containers, or wi
 directory, the list is empty.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -43,6 +44,9 @@ _PATIENCE = 2
 Row = dict[str, object]
 """One container: the members that runc prints, and `annotations`."""
 
+Known = dict[str, tuple[object, Record, Row]]
+"""The version of each record, by directory, and what it says."""
+
 HEAD = ("ID", "PID", "STATUS", "JOB", "NODES", "CREATED", "OWNER", "BUNDLE", "INFO")
 
 
@@ -74,13 +78,13 @@ def rows(
     root: str,
     ids: list[str],
     lost: list[str] | None = None,
-    known: dict[str, tuple[object, Record]] | None = None,
+    known: Known | None = None,
 ) -> list[Row]:
     """Return a row for each container, except those that are deleted meanwhile.
 
     `lost` is a list to which containers are added that a dead supervisor has left unfinished.
-    `known` are the records of the last call, for who calls again: those that have not changed are
-    not read.
+    `known` is what the last call found, for who calls again: where a record has not changed, its
+    row is the same object.
     """
     known = {} if known is None else known
     look = _Look([] if lost is None else lost, known)
@@ -93,7 +97,7 @@ def rows(
 class _Look:
     """One look at records, most of which have an owner, a supervisor and its process in common."""
 
-    def __init__(self, lost: list[str], known: dict[str, tuple[object, Record]]) -> None:
+    def __init__(self, lost: list[str], known: Known) -> None:
         self._lost, self._known = lost, known
         self._served: dict[str, bool] = {}
         self._dead: dict[ProcessIdentity, bool] = {}
@@ -101,13 +105,11 @@ class _Look:
 
     def row(self, directory: str) -> Row | None:
         try:
-            owner = self._owner(os.stat(directory).st_uid)
-            record = self._read(directory)
-            state = _state(record)
+            record, row = self._read(directory)
             if record.is_unfinished and self._is_lost(directory, record):
                 # it may just have ended, and its supervisor after it
                 record = read_record(directory)
-                state = _state(record, lost=record.status != "stopped")
+                row = self._row(directory, record, lost=record.status != "stopped")
                 self._lost.append(record.id)
         except (OSError, StateError) as error:
             if not os.path.isdir(directory):
@@ -121,24 +123,28 @@ class _Look:
                 "annotations": {"org.scrun.message": str(error)},
             }
             return _complete(state, "", "", _owner_or_nobody(directory))
-        return _complete(state, record.rootfs, record.created, owner)
+        return row
+
+    def _row(self, directory: str, record: Record, *, lost: bool = False) -> Row:
+        owner = self._owner(os.stat(directory).st_uid)
+        return _complete(_state(record, lost=lost), record.rootfs, record.created, owner)
 
     def _owner(self, uid: int) -> str:
         if uid not in self._owners:
             self._owners[uid] = user_name(uid, "#{}")  # as runc has it
         return self._owners[uid]
 
-    def _read(self, directory: str) -> Record:
+    def _read(self, directory: str) -> tuple[Record, Row]:
         """Read a record, unless it is known: each change makes another file of it."""
-        try:
-            file = os.stat(os.path.join(directory, "state.json"), follow_symlinks=False)
-        except OSError:
-            return read_record(directory)  # says what is wrong
-        version = (file.st_ino, file.st_mtime_ns, file.st_size)
+        version: object = None
+        with contextlib.suppress(OSError):  # reading it says what is wrong
+            file = os.stat(f"{directory}/state.json", follow_symlinks=False)
+            version = (file.st_ino, file.st_mtime_ns, file.st_size)
         found = self._known.get(directory)
         if found is None or found[0] != version:
-            found = self._known[directory] = (version, read_record(directory))
-        return found[1]
+            record = read_record(directory)
+            found = self._known[directory] = (version, record, self._row(directory, record))
+        return found[1:]
 
     def _is_lost(self, directory: str, record: Record) -> bool:
         """Tell whether its supervisor died, and nothing is left that could be adopted."""
@@ -187,7 +193,7 @@ def _state(record: Record, *, lost: bool = False) -> Mapping[str, object]:
 def _is_served(directory: str, known: dict[str, bool]) -> bool:
     """Tell whether a supervisor accepts connections, or may; `known` are results, by socket."""
     try:
-        socket = os.readlink(os.path.join(directory, "supervisor"))
+        socket = os.readlink(f"{directory}/supervisor")
     except OSError:
         socket = directory
     if socket not in known:

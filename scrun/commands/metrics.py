@@ -21,11 +21,10 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from scrun.cli.parse import Parsed, record_root
 from scrun.client.find import containers
-from scrun.commands.list import rows
+from scrun.commands.list import Known, rows
 from scrun.core.errors import StateError, UsageError
 from scrun.core.output import say, write
 from scrun.core.times import of_stamp
-from scrun.model.record import Record
 from scrun.model.usage import STARTED
 from scrun.model.waiting import PENDING
 
@@ -75,7 +74,7 @@ def run(parsed: Parsed) -> int:
 def _register(registry: "CollectorRegistry", root: str) -> None:
     from prometheus_client.registry import Collector
 
-    known: dict[str, tuple[object, Record]] = {}
+    known: Known = {}
 
     class Containers(Collector):
         def collect(self) -> "Iterator[Metric]":

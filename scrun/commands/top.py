@@ -27,10 +27,11 @@ from scrun.cli.parse import Parsed, record_root
 from scrun.client.find import containers
 from scrun.commands import pool
 from scrun.commands.events import seconds
-from scrun.commands.list import Row, rows
+from scrun.commands.list import Known, Row, rows
 from scrun.commands.stats import AT_ONCE, Sample, asked, row_of, sample
 from scrun.commands.top_rows import (
     HEAD,
+    IS_OVER,
     NOTHING,
     POD_HEAD,
     SPARK,
@@ -46,7 +47,6 @@ from scrun.commands.top_rows import (
 )
 from scrun.core.errors import ScrunError, StateError
 from scrun.core.output import say
-from scrun.model.record import Record
 
 _BETWEEN_TWO = 1.0
 _PAUSE = 2.0
@@ -130,13 +130,23 @@ class Look:
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self._known: dict[str, tuple[object, Record]] = {}
+        self._known: Known = {}
+        self._lines: dict[str, tuple[Row, Line]] = {}
         self.usage = Usage(root)
 
     def containers(self) -> list[Line]:
         found = rows(self.root, containers(self.root), known=self._known)
         self.usage.keep({str(row["id"]) for row in found if may_be_asked(row)})
-        return [line_of(row, self.usage.known) for row in found]
+        self._lines = {str(row["id"]): (row, self._line(row)) for row in found}
+        return [line for _, line in self._lines.values()]
+
+    def _line(self, row: Row) -> Line:
+        """Return the line of a row: the last one, if nothing but its usage can have changed."""
+        before, line = self._lines.get(str(row["id"]), (None, None))
+        if line is None or before is not row:
+            return line_of(row, self.usage.known)
+        used = self.usage.known.get(line.id, NOTHING)
+        return line if line.used is used or line.status in IS_OVER else line._replace(used=used)
 
     def pools(self) -> list[tuple[str, ...]]:
         return [pool.cells_of(node) for node in pool.nodes_of_pools(self.root)]

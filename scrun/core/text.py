@@ -18,6 +18,8 @@ def escaped(text: str) -> str:
 
 def printable(text: str) -> str:
     """Escape control characters: they would move a terminal's cursor."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 

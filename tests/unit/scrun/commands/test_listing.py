@@ -327,7 +327,7 @@ def test_only_what_has_changed_is_read_again(root: Root, monkeypatch: pytest.Mon
     monkeypatch.setattr(listing, "read_record", counted)
     for name in ("changes", "goes", "stays"):
         root.add(Record(id=name, status="created", pid=1))
-    known: dict[str, tuple[object, Record]] = {}
+    known: listing.Known = {}
 
     def statuses() -> dict[object, object]:
         found = listing.rows(str(root.path), containers(str(root.path)), known=known)

@@ -197,6 +197,24 @@ def test_nobody_is_asked_after_the_end(root: Answering) -> None:
 # --- what it says
 
 
+def test_what_has_changed_is_looked_at_again(root: Answering) -> None:
+    for name in ("c1", "c2"):
+        root.add(named(name))
+    look = top.Look(str(root.path))
+    first = look.containers()
+    look.usage.known["c2"] = Used(50.0)
+    assert look.containers() == [first[0], first[1]._replace(used=Used(50.0))]
+    assert look.containers()[0] is first[0]
+    shutil.rmtree(root.path / "c1")
+    root.add(named("c1", "stopped", reason="exited", exit_status="3"))
+    changed = look.containers()
+    assert [(line.status, line.info) for line in changed] == [
+        ("stopped", "exited 3"),
+        ("running", ""),
+    ]
+    look.usage.close()
+
+
 def test_sorts() -> None:
     rows = [
         {"id": name, "status": "running", "created": f"2026-11-21T13:00:0{at}Z",
