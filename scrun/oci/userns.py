@@ -72,10 +72,16 @@ class BothIds(msgspec.Struct, frozen=True):
 
 
 class Maps(msgspec.Struct, frozen=True):
-    """The maps of a container."""
+    """The maps of a container.
+
+    Attributes:
+        outer: Those of a user namespace around the container's, to whose ids the container's are
+            mapped then; None: they are mapped to the node's.
+    """
 
     uids: Ranges
     gids: Ranges
+    outer: Maps | None = None
 
 
 def read_map(text: str) -> Ranges:
@@ -109,17 +115,38 @@ def ids_here(own: int, inside: Ranges, subordinate: Sequence[tuple[int, int]]) -
     return Ids(own, known, lent=False)
 
 
-def maps_for(config: Mapping[str, Any], ids: BothIds) -> Maps | None:
+def maps_for(config: Mapping[str, Any], ids: BothIds, *, nests: bool = False) -> Maps | None:
     """Return the maps of a container, or None if it can only have one user and one group.
 
-    Root in the container is the user, who has to be able to reach what the runtime makes before it
-    changes the root directory.
+    The runtime makes files that belong to the user, so the user has to be root where it is called.
+    If the container's root is another one (podman's `keep-id`), it is called in a user namespace
+    around the container's, like podman's own; `nests` says that it can be.
     """
     user = (config.get("process") or {}).get("user") or {}
     linux = config.get("linux") or {}
-    uids = _map(linux.get("uidMappings") or [], user.get("uid", 0), ids.uids)
-    gids = _map(linux.get("gidMappings") or [], user.get("gid", 0), ids.gids)
-    return Maps(uids, gids) if uids and gids else None
+    wanted = [linux.get(f"{kind}Mappings") or [] for kind in ("uid", "gid")]
+    uids = _map(wanted[0], user.get("uid", 0), ids.uids)
+    gids = _map(wanted[1], user.get("gid", 0), ids.gids)
+    if not uids or not gids:
+        return None
+    if _has_own_root(uids, ids.uids) and _has_own_root(gids, ids.gids):
+        return Maps(uids, gids)
+    if not nests or not ids.lent:
+        return None
+    outer = Maps(ids.uids.known, ids.gids.known)
+    return Maps(_inside(wanted[0], outer.uids), _inside(wanted[1], outer.gids), outer)
+
+
+def _has_own_root(found: Ranges, ids: Ids) -> bool:
+    root = next((each for each in found if each.holds(0)), None)
+    return root is not None and root.outside - root.inside == ids.own
+
+
+def _inside(wanted: Sequence[Mapping[str, int]], known: Ranges) -> Ranges:
+    """Return a map to the ids that this process sees; all of these, if nothing is wanted."""
+    if not wanted:
+        return tuple(Range(each.inside, each.inside, each.size) for each in known)
+    return tuple(Range(one["containerID"], one["hostID"], one["size"]) for one in wanted)
 
 
 def _map(wanted: Sequence[Mapping[str, int]], member: int, ids: Ids) -> Ranges | None:
@@ -130,9 +157,6 @@ def _map(wanted: Sequence[Mapping[str, int]], member: int, ids: Ids) -> Ranges |
     if not found or len(found) > _MOST or sum(each.size for each in found) == 1:
         return None
     if not ids.lent and member != 0:  # all files belong to root, so it could write none of them
-        return None
-    root = next((each for each in found if each.holds(0)), None)
-    if root is None or root.outside - root.inside != ids.own:
         return None
     return found if any(each.holds(member) for each in found) else None
 
@@ -150,6 +174,17 @@ def composed(wanted: Sequence[Mapping[str, int]], known: Ranges) -> Ranges | Non
             found.append(Range(inside, outer.outside + here - outer.inside, size))
             inside, here, left = inside + size, here + size, left - size
     return tuple(found)
+
+
+def is_nested(config: Mapping[str, Any], ids: BothIds) -> bool:
+    """Tell whether a container needs a user namespace around its own."""
+    maps = maps_for(config, ids, nests=True)
+    return maps is not None and maps.outer is not None
+
+
+def members(maps: Maps) -> dict[str, Any]:
+    """Return maps in the form of config.json."""
+    return {"uidMappings": mappings(maps.uids), "gidMappings": mappings(maps.gids)}
 
 
 def mappings(ranges: Ranges) -> list[dict[str, int]]:

@@ -74,13 +74,13 @@ class OfNetworks:
         """Serve what the running container connects to in an engine's networks, for ever."""
         return
 
-    async def carries_sockets(self) -> bool:
-        """Tell whether a container can reach sockets of an engine's here (`reach_sockets`).
+    async def shim_protocol(self) -> int:
+        """Return the protocol of the shims that make the container (`wire.frames`); 0: none do.
 
         Raises:
             EngineError: Its nodes do not answer.
         """
-        return False
+        return 0
 
     async def reach_sockets(self, engine: EngineSide) -> None:
         """Serve what the running container connects to at `Step.sockets`, until it has ended.

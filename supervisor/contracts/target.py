@@ -33,6 +33,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
             what only the node's root may do is removed.
         cgroups: The runtime there may create cgroups. Under Slurm the limits are Slurm's.
         ids: Further users and groups for a rootless container; None: one each.
+        nests: The runtime there can be called in a user namespace that has these.
         maps_root: The runtime there accepts only id maps with user 0, as runc does.
         link_rootfs: slurmstepd 22.05 sets root.path to BUNDLE/rootfs whatever config.json says,
             so the root file system must have that name.
@@ -55,6 +56,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     rootless: bool
     cgroups: bool = False
     ids: BothIds | None = None
+    nests: bool = False
     maps_root: bool = False
     link_rootfs: bool = False
     link_refused: str = ""
@@ -106,7 +108,8 @@ class Mounting(msgspec.Struct, frozen=True):
         files: For each task, or for all of them, images and the directories to mount them on.
             Without these, `roots` and `looks`: only tell whether images can be mounted.
         maps: `uidMappings` and `gidMappings` of the container, if it has several users and these
-            are not root's.
+            are not root's; or of a user namespace around the container's.
+        users: Whether to make a user namespace with these, even if nothing is mounted.
         mine: Whether all files should belong to the user of the job, who is user 0 of a container
             with several users; not for root.
         known: For each image its inode, its bytes and the seconds of its time: a node may have
@@ -124,6 +127,7 @@ class Mounting(msgspec.Struct, frozen=True):
 
     files: Sequence[Sequence[tuple[str, str]]] = ((),)
     maps: Mapping[str, Any] | None = None
+    users: bool = False
     mine: bool = False
     known: Sequence[tuple[int, int, int]] = ()
     roots: Sequence[tuple[str, str, str]] = ()
@@ -134,7 +138,7 @@ class Mounting(msgspec.Struct, frozen=True):
 
     @property
     def mounts(self) -> bool:
-        return bool(self.roots) or any(self.files)
+        return self.users or bool(self.roots) or any(self.files)
 
     @property
     def only_looks(self) -> bool:

@@ -159,7 +159,9 @@ twice.
              {"status": exit status, "text": its standard output and error, at most
              `frames.SCRIPT_OUTPUT` bytes}
     mount    id; files: list of [image, directory to mount it on]; maps: `uidMappings` and
-             `gidMappings` of the container, if it has several users; root: [directory to mount an
+             `gidMappings` of the container, if it has several users, or of a user namespace
+             around the container's, in which its runtime is called; users: whether to make that
+             even if nothing is mounted (protocol 7); root: [directory to mount an
              overlay on, directory that its options' paths begin in, options], which is the
              container's root file system, or null; by_fuse: whether fuse-overlayfs is to mount
              that, and not the kernel; looks: list of [directory, its inode, the seconds of its

@@ -11,6 +11,7 @@ from .libc import (
     PRIVATE,
     attach_mount,
     clone_mount,
+    enter,
     join,
     keep_capabilities,
     mount,
@@ -30,12 +31,14 @@ class Refused(ValueError):
     """It cannot be copied; the text says what and why."""
 
 
-def enter_files(first: int, over: "Sequence[str] | None" = None) -> None:
+def enter_files(first: int, over: "Sequence[str] | None" = None, users: int = -1) -> None:
     """Have the files of a container from now on, with no more rights there than files need.
 
     Args:
         over: Only those of its root file system, also where something is mounted over them; except
             these directories in it, on which are overlays that are parts of it.
+        users: A descriptor of the user namespace by whose ids files have owners; -1: the
+            container's.
 
     Raises:
         OSError: The kernel refuses.
@@ -43,7 +46,11 @@ def enter_files(first: int, over: "Sequence[str] | None" = None) -> None:
     """
     pid = _inside([first, *descendants(first)])
     prctl(DUMPABLE, 0)  # the container may see us, if it has the node's processes
-    join(pid, "user")
+    if users >= 0:
+        enter(users)
+        os.close(users)
+    else:
+        join(pid, "user")
     root = os.open(f"/proc/{pid}/root", os.O_RDONLY | os.O_CLOEXEC)
     join(pid, "mnt")
     os.fchdir(root)  # a runtime need not have made that the root of the namespace

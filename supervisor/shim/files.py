@@ -12,6 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    Look = tuple[str, int, int | None]
+
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 _RANDOM = 6
 _ATTEMPTS = 20
@@ -22,6 +24,8 @@ _LOCK = "lock"
 _PATIENCE = 30  # seconds
 _NOBODY = 65534
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+DIFFER = "differ on the node"
 
 LEFT = "site.json"
 """The file in a container's directory with what is to be run and removed after it, by oci.conf."""
@@ -310,3 +314,20 @@ def _empty(folder: int) -> None:
         finally:
             if inner >= 0:
                 os.close(inner)
+
+
+def unlike(looks: "Sequence[Look]") -> "list[int]":
+    """Return the numbers of those that are others here.
+
+    Args:
+        looks: Of each its path, its inode, and the seconds of its time if that may not differ.
+    """
+    return [number for number, look in enumerate(looks) if not _is_there(*look)]
+
+
+def _is_there(path: str, inode: int, seconds: "int | None") -> bool:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return False
+    return status.st_ino == inode and seconds in (None, status.st_mtime_ns // 10**9)

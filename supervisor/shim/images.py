@@ -10,7 +10,7 @@ import _signal as signal  # without enum, which takes some ms
 import errno
 import os
 
-from .files import remove_file
+from .files import DIFFER, remove_file
 from .json_text import dumps
 from .libc import mount
 from .loop import READ
@@ -60,7 +60,9 @@ class Mounted:
         # what is wrong with the call is found before anything is begun
         self.points = {os.path.realpath(point) for _, point in call["files"]}
         self.root = _root_of(call)
-        self.space = Space(call.get("maps"), users, bool(call.get("network") and way(call)[0]))
+        has_network = bool(call.get("network") and way(call)[0])
+        looks = call["looks"] if call.get("users") else ()
+        self.space = Space(call.get("maps"), users, has_network, looks)
         self.by_fuse = ""
         self.user: NodeProcess | None = None
         self.running: set[int] = set()
@@ -94,8 +96,9 @@ class NodeImages:
         """
         files, root = call["files"], call.get("root")
         mine = call.get("mine", False)
-        way = _way(mine) if files or not root else _KERNEL
-        if not (files or root):
+        is_apart = root or call.get("users")
+        way = _way(mine) if files or not is_apart else _KERNEL
+        if not (files or is_apart):
             reply({"way": way})
             return
         for number, (file, _) in enumerate(files):
@@ -131,6 +134,10 @@ class NodeImages:
             self._loop.forget(mounted.space.said)
             try:
                 mounted.space.take()
+                if mounted.space.others:
+                    self._tell(mounted, {"error": DIFFER, "others": mounted.space.others})
+                    self.unmount(name)
+                    return
                 if not beside and key not in self._users:
                     self._users[key] = mounted.space.users()
                 if files:

@@ -4,6 +4,7 @@
 """
 
 import _ctypes
+import fcntl
 import os
 
 TYPE_CHECKING = False
@@ -16,6 +17,7 @@ BELOW, PRIVATE, SLAVE = 0x4000, 1 << 18, 0x80000
 DUMPABLE, SUBREAPER, NO_NEW_RIGHTS, AMBIENT = 4, 36, 38, 47
 _DROP = 24
 _KEEP_SIZE = 1
+_OWNER = 0xB701  # NS_GET_USERNS, ioctl_ns(2)
 _OPEN_TREE, _MOVE_MOUNT = 428, 429
 _CLONE, _NO_LINK, _FROM_DESCRIPTOR = 1, 0x100, 4
 
@@ -103,13 +105,40 @@ def join(pid: int, kind: str) -> None:
         OSError: The kernel refuses, or the process is not there.
     """
     path = f"/proc/{pid}/ns/{kind}"
-    if os.readlink(path) == os.readlink(f"/proc/self/ns/{kind}"):
+    if _is_ours(path, kind):
         return
     fd = os.open(path, os.O_RDONLY)
     try:
         enter(fd)
     finally:
         os.close(fd)
+
+
+def join_network(pid: int) -> None:
+    """Be in a process' network, and in the user namespace that has rights there.
+
+    That may be one around the process' own.
+
+    Raises:
+        OSError: The kernel refuses, or the process is not there.
+    """
+    if _is_ours(f"/proc/{pid}/ns/net", "net"):
+        return
+    network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+    try:
+        owner = fcntl.ioctl(network, _OWNER)
+        try:
+            if not _is_ours(f"/proc/self/fd/{owner}", "user"):
+                enter(owner)
+        finally:
+            os.close(owner)
+        enter(network)
+    finally:
+        os.close(network)
+
+
+def _is_ours(path: str, kind: str) -> bool:
+    return os.readlink(path) == os.readlink(f"/proc/self/ns/{kind}")
 
 
 def mount(

@@ -103,17 +103,17 @@ _LISTED = ENTRY.size + ATTR.size + DIRENT.size
 _NOT_MADE = (stat.S_IFCHR, stat.S_IFBLK)
 
 
-def serve(pid: int, over: "Sequence[str] | None" = None) -> int:
+def serve(pid: int, over: "Sequence[str] | None" = None, users: int = -1) -> int:
     """Answer until standard input ends; return the exit status.
 
     Args:
         pid: As for `copying.copy`.
-        over: As for `entering.enter_files`.
+        over, users: As for `entering.enter_files`.
     """
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stay)  # Slurm tells all programs before a job ends
     try:
-        enter_files(pid, over)
+        enter_files(pid, over, users)
         os.umask(0)  # the kernel that asks has one
         LiveFiles().answer_all(0, 1)
     except BrokenPipeError:

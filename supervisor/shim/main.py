@@ -20,7 +20,15 @@ from scrun.supervisor.wire.seals import sealed
 
 from .children import TOLD, Children, become_subreaper
 from .dial import dial
-from .files import ShimDirectory, make_directory, others, plain, remove_left
+from .files import (
+    DIFFER,
+    ShimDirectory,
+    make_directory,
+    others,
+    plain,
+    remove_left,
+    unlike,
+)
 from .json_text import dumps, loads
 from .link import Link
 from .loop import Loop
@@ -364,10 +372,11 @@ class ShimProcess:
     def _mount(self, call: "dict[str, Any]", reply: "Reply") -> None:
         """Mount something, unless directories are others; most calls only ask that."""
         looks = call.get("looks", ())
-        found = _unlike(looks)
+        # with `users` they are looked at in the namespace of these
+        found = [] if call.get("users") else unlike(looks)
         if found:
-            reply({"error": "differ on the node", "others": found})
-        elif looks and not (call["files"] or call.get("root")):
+            reply({"error": DIFFER, "others": found})
+        elif looks and not (call["files"] or call.get("root") or call.get("users")):
             reply({"way": ""})
         else:
             self._ready().mount(call, reply)
@@ -532,23 +541,6 @@ def _standard_streams() -> "tuple[int, int]":
     os.dup2(2, 1)
     os.close(null)
     return source, sink
-
-
-def _unlike(looks: "Sequence[tuple[str, int, int | None]]") -> "list[int]":
-    """Return the numbers of those that are others here.
-
-    Args:
-        looks: Of each its path, its inode, and the seconds of its time if that may not differ.
-    """
-    return [number for number, look in enumerate(looks) if not _is_there(*look)]
-
-
-def _is_there(path: str, inode: int, seconds: "int | None") -> bool:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return False
-    return status.st_ino == inode and seconds in (None, status.st_mtime_ns // 10**9)
 
 
 def _oci_conf(env: "Mapping[str, str]") -> "tuple[str, int]":

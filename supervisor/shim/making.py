@@ -86,10 +86,14 @@ class Making:
         target.why = call.get("why")
         if call.get("images"):
             target.images = self._containers.images.use(call["images"], target)
-            joins.pop("user", None)  # all is done there
+        target.is_isolated = is_isolated(config)
         if target.space is not None:
             target.space.fit(config)
-        target.is_isolated = is_isolated(config)
+            if not target.space.is_around:
+                joins.pop("user", None)  # all is done there
+            elif "network" in joins:
+                target.space.share_network(joins.pop("network"))
+                _without_network(config)
         if target.network is not None and target.is_isolated:
             if os.geteuid():
                 _without_network(config)  # the runtime is in the one that it is to have
@@ -108,7 +112,7 @@ class Making:
             if target.site is not None:
                 self._create_by_site(target, target.site, config, reply)
                 return
-            before = self._runtime.join(config, joins)
+            before = self._runtime.join(config, joins, is_root=target.space is not None)
             self._runtime.separate(config, f"{os.path.basename(self._directory)}-{self._made}")
             passed = self._mpi.give(config)
             if call.get("filter"):
@@ -256,7 +260,7 @@ class Making:
     def copy(self, call: "dict[str, Any]", reply: "Reply") -> None:
         """Pack or unpack files of a container."""
 
-        def work(first: int) -> int:
+        def work(first: int, _: int) -> int:
             from .copying import copy
 
             direction, path = call["files"]
@@ -267,20 +271,20 @@ class Making:
     def files(self, call: "dict[str, Any]", reply: "Reply") -> None:
         """Answer a file system of a container's files."""
 
-        def work(first: int) -> int:
+        def work(first: int, users: int) -> int:
             from .live_files import serve
 
-            return serve(first)
+            return serve(first, users=users)
 
         self._enter(call, reply, work, self.files)
 
     def rootfs(self, call: "dict[str, Any]", reply: "Reply") -> None:
         """Answer a file system of a container's root file system, without what it mounts."""
 
-        def work(first: int) -> int:
+        def work(first: int, users: int) -> int:
             from .live_files import serve
 
-            return serve(first, call["over"])
+            return serve(first, call["over"], users)
 
         self._enter(call, reply, work, self.rootfs)
 
@@ -288,30 +292,41 @@ class Making:
         self,
         call: "dict[str, Any]",
         reply: "Reply",
-        work: "Callable[[int], int]",
+        work: "Callable[[int, int], int]",
         again: "Callable[[dict[str, Any], Reply], None]",
     ) -> None:
-        """Do something in a process of our own that enters a container."""
+        """Do something in a process of our own that enters a container.
+
+        Args:
+            work: Gets the container's first process, and a descriptor of the user namespace around
+                the container's, or -1.
+        """
         container = self._container_of(call)
         if not container.pid:
             raise CallRefused(f"{container.id} has ended")
         if self._delay(call, reply, _namespaces_of(container), again):
             return
-        first = container.pid
+        first, space, users = container.pid, container.space, -1
         target = self._make(call, container.name, container)
         try:
+            if space is not None and space.is_around:
+                users = space.users()
             stdio = {number: fd for number, fd in enumerate(target.stdio.child) if fd is not None}
 
             def begin() -> int:
                 for number, fd in stdio.items():
                     os.dup2(fd, number)
-                return work(first)
+                return work(first, users)
 
             ended = lambda status: self._containers.ended(target, status)  # noqa: E731
-            pid = self._children.fork(begin, ended, [*stdio.values()])
+            kept = [fd for fd in (*stdio.values(), users) if fd >= 0]
+            pid = self._children.fork(begin, ended, kept)
         except BaseException:
             self._unmake(target)
             raise
+        finally:
+            if users >= 0:
+                os.close(users)
         target.stdio.close_child()
         target.begin(pid)
         reply({"pid": pid})

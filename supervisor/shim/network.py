@@ -13,7 +13,7 @@ import os
 import struct
 import sys
 
-from .libc import DUMPABLE, join, prctl
+from .libc import DUMPABLE, join_network, prctl
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,8 +104,7 @@ def serve(pid: int, line: "socket.socket") -> int:
         OSError: The kernel refuses.
     """
     prctl(DUMPABLE, 0)  # the container's root may see us, if it has the node's processes
-    for kind in ("user", "net"):
-        join(pid, kind)
+    join_network(pid)
     try:
         _make_sockets(line)
     except ConnectionError:  # nobody has taken the last one

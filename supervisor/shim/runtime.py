@@ -189,11 +189,14 @@ class Runtime:
         except OSError:  # newer versions have it elsewhere, and use it again themselves
             return ""
 
-    def join(self, config: "dict[str, Any]", joins: "Mapping[str, int]") -> "list[str]":
+    def join(
+        self, config: "dict[str, Any]", joins: "Mapping[str, int]", is_root: bool
+    ) -> "list[str]":
         """Change a config.json so that its container enters namespaces of others.
 
         Args:
             joins: A process in each of the namespaces, by the type of that.
+            is_root: Whether it is called where it has rights in all of them.
 
         Returns:
             What to put before the command that creates the container.
@@ -205,7 +208,8 @@ class Runtime:
             if kind in joins:
                 name = "net" if kind == "network" else kind
                 namespace["path"] = f"/proc/{joins[kind]}/ns/{name}"
-        if os.path.basename(self.path) != "crun" or not {"pid", "user"} <= set(joins):
+        is_crun = os.path.basename(self.path) == "crun"
+        if is_root or not is_crun or not {"pid", "user"} <= set(joins):
             return []
         # crun 1.8.1 enters the PID namespace before the user namespace that owns it, which fails
         linux["namespaces"] = [one for one in namespaces if one["type"] != "user"]

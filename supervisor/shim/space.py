@@ -3,13 +3,15 @@
 It goes when nobody holds it any more, however the shim ends. An ordinary user's is in a user
 namespace. That has this one user, by the same number, so that the runtime finds itself where it
 was; or it has all users of the container, and replaces the one that the container would have: no
-other user namespace below it could have them, for newuidmap(1) has no rights there.
+other user namespace below it could have them, for newuidmap(1) has no rights there. Where another
+one than this user is root in the container, the runtime is root in it, and maps users itself.
 """
 
 import _signal as signal  # without enum, which takes some ms
 import os
 import struct
 
+from .files import unlike
 from .libc import (
     AMBIENT,
     BELOW,
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from .files import Look
+
     Maps = dict[str, list[dict[str, int]]]
 
 _MAPS = ("uidMappings", "gidMappings")
@@ -51,9 +55,17 @@ class Space:
             and after `mount`: then call `check`.
         mounts: Its mountinfo, after `take`.
         has_network: Whether it has a network namespace, too.
+        others: The numbers of directories that are others there, after `take`.
+        is_around: Whether its container has a user namespace of its own in this one, after `fit`.
     """
 
-    def __init__(self, maps: "Maps | None" = None, users: int = -1, network: bool = False) -> None:
+    def __init__(
+        self,
+        maps: "Maps | None" = None,
+        users: int = -1,
+        network: bool = False,
+        looks: "Sequence[Look]" = (),
+    ) -> None:
         """Begin to make it, in a child.
 
         Args:
@@ -61,13 +73,16 @@ class Space:
                 the container; None: those of this user.
             users: A descriptor of an earlier user namespace with these maps; or -1.
             network: Whether it has a network namespace, too, with nothing in it that is up.
+            looks: Directories to look at there (`files.unlike`).
 
         Raises:
             OSError: No process is left.
             CallRefused: newuidmap(1) is not installed.
         """
-        self._has_users = bool(maps)
+        self._maps = maps
         self.has_network = network
+        self.is_around = False
+        self.others: list[int] = []
         only = (os.geteuid(), os.getegid())
         ids = _ids_of_one(maps, only) if maps else only
         tools = _tools(maps) if maps and users < 0 and ids is None else []
@@ -80,7 +95,8 @@ class Space:
             self._pid = os.fork()
             if self._pid == 0:
                 more = NEW_NETWORK if network else 0
-                _be_apart(there, wait, (self.said, self._go_on), tools, users, ids or only, more)
+                others = self.said, self._go_on
+                _be_apart(there, wait, others, tools, users, ids or only, more, looks)
         except OSError:
             self.let_go()
             raise
@@ -95,7 +111,7 @@ class Space:
             OSError: The kernel refuses.
             CallRefused: Likewise; or newuidmap(1) does.
         """
-        self.check()
+        self.others = self.check()
         names = ["mnt"] if os.geteuid() == 0 else ["user", "mnt"]
         for name in names + ["net"] * self.has_network:
             self._fds.append(os.open(f"/proc/{self._pid}/ns/{name}", os.O_RDONLY))
@@ -103,7 +119,7 @@ class Space:
 
     def users(self) -> int:
         """Return a descriptor of its user namespace, if that has several users; or -1."""
-        return os.dup(self._fds[0]) if self._has_users else -1
+        return os.dup(self._fds[0]) if self._maps else -1
 
     def hand_over_network(self) -> str:
         """Return a path of its network namespace, which programs do not enter from now on.
@@ -116,6 +132,13 @@ class Space:
     def network(self) -> "list[int]":
         """Return descriptors of its network namespace, and of its user namespace if it has one."""
         return [self._fds[-1], *self._fds[:-2]]
+
+    def share_network(self, process: int) -> None:
+        """Let programs that enter it be in the network of a process, too.
+
+        A runtime that entered the container's user namespace first would have no right to.
+        """
+        self._fds.append(os.open(f"/proc/{process}/ns/net", os.O_RDONLY))
 
     def mount(self, point: str, directory: str, options: str) -> None:
         """Begin to mount an overlay there; the child does it, as it may mount and runs already.
@@ -132,15 +155,16 @@ class Space:
         os.close(self._go_on)
         self._go_on = -1
 
-    def check(self) -> None:
-        """Take the child's word for what it was to do.
+    def check(self) -> "list[int]":
+        """Take the child's word for what it was to do; return the numbers that follow.
 
         Raises:
             CallRefused: It could not.
         """
         said = os.read(self.said, _WORDS)
-        if said != _DONE:
+        if not said.startswith(_DONE):
             raise CallRefused(last_line(said) or "it was killed")
+        return [int(number) for number in said[len(_DONE) :].split()]
 
     def enter(self) -> None:
         """Be in it; for a child before it becomes a program."""
@@ -156,9 +180,12 @@ class Space:
         prctl(AMBIENT, _RAISE, _SYS_ADMIN)
 
     def fit(self, config: "dict[str, Any]") -> None:
-        """Change a config.json so that its container has the users of this, if it has several."""
-        if self._has_users:
-            linux = config["linux"]
+        """Change a config.json so that its container has the users of this, if these are its."""
+        if not self._maps:
+            return
+        linux = config["linux"]
+        self.is_around = any(linux[name] != self._maps[name] for name in _MAPS)
+        if not self.is_around:
             linux["namespaces"] = [one for one in linux["namespaces"] if one["type"] != "user"]
             for name in _MAPS:
                 del linux[name]
@@ -209,6 +236,7 @@ def _be_apart(
     users: int,
     ids: "tuple[int, int]",
     more: int,
+    looks: "Sequence[Look]",
 ) -> None:
     """Enter new namespaces, close a pipe, and wait; in a child; never returns.
 
@@ -239,7 +267,7 @@ def _be_apart(
             _write("/proc/self/gid_map", f"{ids[1]} {gid} 1")
         elif not uid:  # in a user namespace of its own the kernel does it
             mount(b"none", b"/", None, BELOW | SLAVE, None)
-        os.write(there, _DONE)
+        os.write(there, _DONE + " ".join(map(str, unlike(looks))).encode())
         _mount_overlay(wait, there)
     except OSError as error:
         os.write(there, f"a namespace for its files: {error}\n".encode(errors="replace"))

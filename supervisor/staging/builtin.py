@@ -15,6 +15,7 @@ import trio
 from scrun.core.errors import EngineError, StagingError
 from scrun.core.paths import real_id
 from scrun.images.leases import lease_of
+from scrun.oci.userns import is_nested
 from scrun.settings.file.load import Settings
 from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.staged import Staged
@@ -41,6 +42,7 @@ from scrun.supervisor.staging.staged_bundle import stage_in
 from scrun.supervisor.staging.stored import Mounter, progress
 from scrun.supervisor.staging.transfer import Transfer
 from scrun.supervisor.staging.volumes import bring_back, uses_volumes
+from scrun.supervisor.wire.frames import NESTED, SOCKETS
 
 plugin_type = "stage/builtin"
 plugin_name = "Built-in policy"
@@ -114,7 +116,11 @@ class BuiltIn:
         target = msgspec.structs.replace(target, neighbours=await job.neighbours())
         sources = binds(bundle.raw.get("mounts") or [], bundle.path)
         if settings.sockets == "own" and any(map(is_engine_socket, sources)):
-            target = msgspec.structs.replace(target, sockets=await job.carries_sockets())
+            carries = await job.shim_protocol() >= SOCKETS
+            target = msgspec.structs.replace(target, sockets=carries)
+        if target.ids is not None and is_nested(bundle.raw, target.ids):
+            nests = await job.shim_protocol() >= NESTED
+            target = msgspec.structs.replace(target, nests=nests)
         owner = owner_of(request.record, bundle.rootfs) if settings.scratch else None
 
         def execute(command: Sequence[str]) -> None:

@@ -87,7 +87,8 @@ def data_in(place: str, source: str, *, is_file: bool) -> str:
 class Plan(msgspec.Struct, frozen=True):
     """The result of the policy: a line for the log about each loss, options without effect.
 
-    `sockets` are the engine's that are reached from there, by where they are mounted.
+    `sockets` are the engine's that are reached from there, by where they are mounted. `outer` are
+    the maps of a user namespace around the container's, in the form of config.json.
     """
 
     config: dict[str, Any]
@@ -95,6 +96,7 @@ class Plan(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
     missed: tuple[str, ...] = ()
     sockets: dict[str, str] = {}
+    outer: dict[str, Any] | None = None
 
 
 class Notes:

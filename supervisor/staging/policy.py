@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from scrun.oci.userns import Maps, Range, is_mapped, mappings, maps_for
+from scrun.oci.userns import Maps, Range, is_mapped, maps_for, members
 from scrun.settings.slurm.request_sources import names_of_requests, processes_asked
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.staging.mounts import CopyPlaces, MountSource, Notes, Plan, fit_mounts
@@ -114,7 +114,9 @@ def fit(
     notes = Notes()
     fitted.setdefault("root", {})["path"] = rootfs
     process = fitted.get("process") or {}
-    maps = maps_for(config, target.ids) if target.rootless and target.ids else None
+    maps = None
+    if target.rootless and target.ids:
+        maps = maps_for(config, target.ids, nests=target.nests)
     linux = fitted.setdefault("linux", {}) if target.rootless else fitted.get("linux") or {}
 
     _fit_process(process, target, maps, notes)
@@ -122,20 +124,26 @@ def fit(
     if target.elsewhere:
         notes.drop(fitted, "", "hooks", _OTHER_MACHINE)
         fit_annotations(fitted, notes)
+    own = _own_namespaces(linux)
+    outer = maps.outer if maps is not None else None
     mounts, volumes, sockets = fit_mounts(
         fitted.get("mounts") or [],
         bundle=bundle,
         staged=staged,
         place=place,
         target=target,
-        namespaces=_own_namespaces(linux),
+        # its network, if it has one of its own, belongs to the user namespace around it
+        namespaces=own - {"network"} if outer else own,
         one_user=target.rootless and maps is None,
         sources=sources,
         notes=notes,
     )
     if "mounts" in fitted:
         fitted["mounts"] = mounts
-    return Plan(fitted, tuple(volumes), tuple(notes.lines), tuple(notes.missed), sockets)
+    return Plan(
+        *(fitted, tuple(volumes), tuple(notes.lines), tuple(notes.missed), sockets),
+        outer=members(outer) if outer is not None else None,
+    )
 
 
 def _fit_process(process: dict[str, Any], target: Target, maps: Maps | None, notes: Notes) -> None:
@@ -320,7 +328,7 @@ def _id_maps(user: Mapping[str, Any], target: Target, maps: Maps | None) -> dict
         uids = (Range(user.get("uid", 0), target.uid, 1),)
         gids = (Range(user.get("gid", 0), target.gid, 1),)
         maps = Maps(uids, gids)
-    return {"uidMappings": mappings(maps.uids), "gidMappings": mappings(maps.gids)}
+    return members(maps)
 
 
 def _devices_that_can_be_bound(

@@ -121,8 +121,12 @@ def _fill(
     overlays: Overlays | None,
 ) -> Staged:
     mounts = read_mounts()
-    root = _find_root(config, bundle, directory, target, overlays, mounts)
     why_one_user = ""
+    if target.nests and not _is_reached(directory, config):
+        reason = f"{directory} is below a directory that its user 0 cannot enter"
+        why_one_user = f"the container has one user: {reason}; {REMEDY}"
+        target = msgspec.structs.replace(target, nests=False)
+    root = _find_root(config, bundle, directory, target, overlays, mounts)
     if root.why_moved and not root.image and target.ids:
         why_one_user = _owners_are_lost(directory, target.ids)
         target = msgspec.structs.replace(target, ids=None) if why_one_user else target
@@ -147,7 +151,7 @@ def _fill(
     )
     # users whose ids root maps have to pass through it
     maps = (plan.config.get("linux") or {}).get("uidMappings")
-    mode = 0o700 if target.rootless or not maps else 0o711
+    mode = 0o711 if plan.outer or (maps and not target.rootless) else 0o700
     os.chmod(directory, mode)
     if plan.volumes:
         os.mkdir(os.path.join(directory, FILES), mode)
@@ -156,7 +160,7 @@ def _fill(
     is_removed = (config.get("annotations") or {}).get(_AUTOREMOVE) == "TRUE"  # podman's --rm
     final = bool(root.image or config["root"].get("readonly") or is_removed)
     given = _give_root(
-        msgspec.structs.replace(root, config=plan.config),
+        msgspec.structs.replace(root, config=plan.config, outer=plan.outer),
         directory,
         target,
         overlays,
@@ -221,6 +225,7 @@ def _give_root(
     `root` has the config.json that will run. `final`: nothing comes back. `execute` runs a command
     that copies.
     """
+    mounter = overlays.mounter if overlays is not None else None
     if overlays is not None and overlays.wanted and root.why_moved:
         root = _with_layers(root, directory, overlays, mounts)
         why = root.why_no_overlay(overlays)
@@ -237,6 +242,9 @@ def _give_root(
             tries.undo(error)
             ladder = remaining(ladder, error)
             why = str(error)
+    if root.outer is not None:
+        assert mounter is not None
+        mounter.mount(root.mounting)
     if way.how == "in place":
         return _in_place(root, directory, target)
     notes = [f"root: the layers of {root.path} {why}"] if why else []
@@ -353,7 +361,8 @@ def _rootfs_for_nodes(
     # id, which a map of one id lacks
     if target.rootless and not _user_reaches(there):
         return rootfs, "is not reachable for the job's user"
-    has_one_user = target.ids is None or maps_for(config, target.ids) is None
+    nests = target.nests
+    has_one_user = target.ids is None or maps_for(config, target.ids, nests=nests) is None
     if target.rootless and has_one_user and _is_lent(os.stat(there).st_uid):
         return rootfs, "belongs to a subordinate id, which the container does not have"
     return there, None
@@ -374,6 +383,28 @@ def _user_reaches(path: str) -> bool:
         if path == "/":
             return True
         path = os.path.dirname(path)
+
+
+def _is_reached(directory: str, config: Mapping[str, Any]) -> bool:
+    """Return whether root of a container could enter a directory, by the maps of its config.json.
+
+    It has rights where both the owner and the group are mapped (user_namespaces(7)).
+    """
+    linux = config.get("linux") or {}
+    uids, gids = (linux.get(f"{kind}Mappings") or [] for kind in ("uid", "gid"))
+    while True:
+        status = os.stat(directory)
+        is_mapped = _has(uids, status.st_uid) and _has(gids, status.st_gid)
+        if not is_mapped and not status.st_mode & stat.S_IXOTH:
+            return False
+        if directory == "/":
+            return True
+        directory = os.path.dirname(directory)
+
+
+def _has(maps: Sequence[Mapping[str, int]], number: int) -> bool:
+    """Tell whether some id of a container is a number here; without maps, each one is its own."""
+    return not maps or any(0 <= number - one["hostID"] < one["size"] for one in maps)
 
 
 def _is_lent(uid: int) -> bool:

@@ -46,6 +46,7 @@ class RootFilesystem(msgspec.Struct, frozen=True):
         why_moved: Why containers cannot use it where it is; "" if they can.
         image: The directory in the store of the image that it is; "" if it is an engine's.
         file: The user's squashfs file that this image is; "" if it has files.
+        outer: The maps of a user namespace around the container's; None: there is none.
         overlay: Its layers, if they are known.
         why_not: Why neither these nor copies can be mounted, as the end of a sentence about them.
         tasks: How many tasks have one of their own.
@@ -57,6 +58,7 @@ class RootFilesystem(msgspec.Struct, frozen=True):
     why_moved: str = ""
     image: str = ""
     file: str = ""
+    outer: dict[str, Any] | None = None
     overlay: Overlay = Overlay((), users=False)
     why_not: str = ""
     tasks: int = 1
@@ -77,17 +79,20 @@ class RootFilesystem(msgspec.Struct, frozen=True):
 
     @property
     def beside(self) -> str:
-        """Where config.json has another container's namespaces, if that of users is one; or ""."""
+        """Where config.json has another container's namespaces, if that of users is one; or "".
+
+        A user namespace around both is the same one.
+        """
         paths = [one.get("path") or "" for one in self._of_users]
-        return os.path.dirname(paths[0]) if paths else ""
+        return os.path.dirname(paths[0]) if paths and self.outer is None else ""
 
     @property
     def mounting(self) -> Mounting:
         """Mount nothing, for its users."""
-        maps = None
-        if self.rootless and self.owners:
+        maps = self.outer
+        if maps is None and self.rootless and self.owners:
             maps = {name: self.config["linux"][name] for name in ("uidMappings", "gidMappings")}
-        return Mounting(maps=maps, beside=self.beside)
+        return Mounting(maps=maps, users=self.outer is not None, beside=self.beside)
 
     def why_no_overlay(self, overlays: Overlays) -> str:
         """Return why no overlay can be mounted, as the end of a sentence about layers; or ""."""
@@ -154,6 +159,8 @@ def _mounts(root: RootFilesystem, overlays: Overlays, *, remote: bool) -> list[t
             found += [("shim", on_node) for on_node in places]
         if root.rootless:
             found.append(("fuse", places[0]))
+    if root.outer is not None:  # the container's root could not write where the user can
+        return found
     return found + [("runtime", on_node) for on_node in places]
 
 

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-PROTOCOL = 6
+PROTOCOL = 7
 
 SEALED = 2
 """The first protocol whose direct connection has sealed frames (`seals`)."""
@@ -23,6 +23,9 @@ NETWORKS = 5
 
 BESIDE = 6
 """The first one that lets a supervisor on its machine `reach` a container's network."""
+
+NESTED = 7
+"""The first one that calls a runtime in a user namespace around the container's (`users`)."""
 
 FROM_SRUN = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST")
 """The step's variables that say where srun is; slurmstepd connects there."""

@@ -41,7 +41,7 @@ from scrun.supervisor.nodes.messages import ShimError, ShimLost
 from scrun.supervisor.nodes.restartable_streams import NO_STDIO, RestartableStreams
 from scrun.supervisor.nodes.streams import Ends
 from scrun.supervisor.shim.network import host
-from scrun.supervisor.wire.frames import NETWORKS, SOCKETS
+from scrun.supervisor.wire.frames import NETWORKS
 
 if TYPE_CHECKING:
     from scrun.supervisor.nodes.shared import SharedStreams
@@ -471,10 +471,10 @@ class ShimJob(SlurmJob):
         task = (await self._alive())[0]
         await serve(task.rank, engine, container=task.id)
 
-    async def carries_sockets(self) -> bool:
+    async def shim_protocol(self) -> int:
         ranks = await self.shim_step.ranks()
-        by_shims = all(self.shim_step.sites[rank.number] is None for rank in ranks)
-        return by_shims and all(rank.hello.protocol >= SOCKETS for rank in ranks)
+        by_site = any(self.shim_step.sites[rank.number] is not None for rank in ranks)
+        return 0 if by_site else min(rank.hello.protocol for rank in ranks)
 
     async def reach_sockets(self, engine: EngineSide) -> None:
         from scrun.supervisor.nodes.outbound import serve

@@ -107,6 +107,24 @@ def test_a_tree_with_owners_links_and_odd_names(anywhere: Podman) -> None:
         assert owner == "0"
 
 
+def test_owners_with_keep_id(anywhere: Podman) -> None:
+    """Each file has the same owner for podman, in the container, and when it comes back."""
+    if anywhere.site.user.uid == 0:
+        return
+    path, uid = given(anywhere, "b/file", "given\n"), anywhere.site.user.uid
+    script = f"mkdir /tmp/d; echo x >/tmp/d/x; {STAYS}"
+    with begun(anywhere, "--userns", "keep-id", script=script) as container:
+        stat = ("exec", container, "stat", "-c", "%u:%g")
+        for place in ("/tmp/new", "/new"):
+            anywhere.must("cp", str(path), f"{container}:{place}")
+            assert anywhere.must(*stat, place) == f"{uid}:{uid}\n"
+            assert anywhere.copied(container, place) == "given\n"
+        anywhere.must("exec", "--user", "0", container, "chown", "-R", "33:44", "/tmp/d")
+        there = str(anywhere.site.base / "b" / f"owned-{container[:8]}")
+        anywhere.must("cp", f"{container}:/tmp/d", there)
+        assert os.stat(f"{there}/x").st_uid == uid
+
+
 def test_read_only_and_volumes(podman: Podman) -> None:
     path = given(podman, "b/file", "given\n")
     base = podman.site.base / "volume"

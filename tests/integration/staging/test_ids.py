@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MakeSite
+from tests.harness import cluster
 from tests.harness.debian import debian_image, repository
 from tests.harness.nightly import nightly
 from tests.harness.podman import RUN, Podman, rootless_podman
@@ -64,6 +65,41 @@ def test_all_ids_of_the_map(rootless: Podman) -> None:
     outside = rootless.must("unshare", "cat", "/proc/self/uid_map").split()
     inside = rootless.must(*RUN, "--rm", "busybox", "cat", "/proc/self/uid_map").split()
     assert inside == outside
+
+
+@pytest.fixture(scope="module", params=[nightly("vfs"), "overlay"])
+def by_shim(request: pytest.FixtureRequest) -> Iterator[Podman]:
+    with cluster.without_oci_conf(), rootless_podman(storage=request.param) as podman:
+        yield podman
+
+
+def test_keep_id(by_shim: Podman) -> None:
+    """The user is the same as outside, and root is another one: as without Slurm."""
+    uid, gid = by_shim.site.user.uid, by_shim.site.user.gid
+    keep = (*RUN, "--userns", "keep-id")
+    root = (*keep, "--name", "one", "--user", "0:0", "busybox", "sh", "-c", CHANGE)
+    assert by_shim.must(*root).splitlines() == CHANGED
+    assert by_shim.must("diff", "one").split("\n").count("A /made") == 1
+    by_shim.must("commit", "--quiet", "one", "changed")
+    by_shim.must("rm", "one")
+    mine = str(by_shim.site.base / "b")
+    script = "id -u; id -g; stat -c %u:%g /made /b; touch /b/mine; cat /proc/self/uid_map | wc -l"
+    options = (*keep, "--rm", "--volume", f"{mine}:/b", "--user", f"{uid}:{gid}")
+    said = by_shim.must(*options, "changed", "sh", "-c", script)
+    assert said.split() == [str(uid), str(gid), "33:44", f"{uid}:{gid}", "3"]
+    assert os.stat(f"{mine}/mine").st_uid == uid
+    by_shim.must("rmi", "changed")
+
+
+def test_programs_beside_keep_id(by_shim: Podman) -> None:
+    uid = by_shim.site.user.uid
+    keep = ("--userns", "keep-id", "--detach", "--name", "one")
+    by_shim.must(*RUN, *keep, "busybox", "sh", "-c", "trap exit TERM; sleep 600 & wait")
+    for user, expected in (("", uid), ("0", 0), ("65534", 65534)):
+        option = ("--user", user) if user else ()
+        assert by_shim.must("exec", *option, "one", "id", "-u") == f"{expected}\n"
+    by_shim.must("stop", "--time", "5", "one")
+    by_shim.must("rm", "one")
 
 
 # One user, and why

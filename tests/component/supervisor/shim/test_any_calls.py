@@ -121,6 +121,7 @@ class Sender:
         return {
             "verb": "mount", "id": self._new(), "files": files, "maps": None, "root": root,
             "by_fuse": False, "mine": False, "known": [], "looks": looks, "beside": "",
+            "users": self._random.choice([False, True]),
         }  # fmt: skip
 
     def _unmount(self) -> dict[str, Any]:

@@ -175,6 +175,50 @@ def test_a_container_with_several_users(node: Node) -> None:
     assert shim.without_files == {"c"}
 
 
+def nested(uid: int) -> list[dict[str, int]]:
+    """The map that podman's `keep-id` makes, behind the engine's own."""
+    rows = ((0, 1, uid), (uid, 0, 1), (uid + 1, uid + 1, 65535 - uid))
+    return [dict(zip(("containerID", "hostID", "size"), row, strict=True)) for row in rows]
+
+
+@pytest.mark.parametrize("runtime", ["crun", nightly("runc")])
+def test_another_root_than_the_user(
+    make_shim: MakeShim, rootfs: Path, image: Path, runtime: str
+) -> None:
+    """Its user namespace is in another one, in which directories are looked at, too."""
+    env = {"PATH": without_crun(rootfs)} if runtime == "runc" else {}
+    shim = make_shim(env, users.ordinary())
+    maps = map_users(shim.user)
+    place = image.parent
+    theirs = place / f"theirs-{runtime}"
+    (theirs / "d").mkdir(parents=True)
+    theirs.chmod(0o700)
+    os.chown(theirs, *(maps[name][1]["hostID"] for name in ("uidMappings", "gidMappings")))
+    looks = [[str(place), place.stat().st_ino, None],
+             [str(theirs / "d"), (theirs / "d").stat().st_ino, None]]  # fmt: skip
+    assert shim.call("mount", id="", files=[], looks=looks)["others"] == [1]
+    around = {"files": [], "maps": maps, "users": True}
+    reply = shim.call("mount", id="other", looks=[looks[1], ["/", 1, None]], **around)
+    assert reply.get("others") == [1], reply
+    assert "error" not in shim.call("mount", id="a", looks=looks, **around)
+    script = "id; cat /proc/self/uid_map; exec sleep 600"
+    words = ("sh", "-c", script)
+    config = make_config(words)
+    map_user(config, shim.user)
+    linux = {**config["linux"], **dict.fromkeys(maps, nested(1000))}
+    user = {"uid": 1000, "gid": 1000, "additionalGids": [9]}
+    process = {**config["process"], "user": user}
+    streams = shim.streams("stdout", "stderr")
+    shim.run("c", *words, streams=streams, images="a", linux=linux, process=process)
+    shim.until("its output", lambda: shim.output[streams["stdout"]].count(b"\n") == 4)
+    said = shim.output[streams["stdout"]].decode()
+    assert said.startswith("uid=1000 gid=1000 groups=9"), said
+    assert said.split()[-9:] == ["0", "1", "1000", "1000", "0", "1", "1001", "1001", "64535"]
+    shim.call("signal", id="c", number=signal.SIGKILL, all=True)
+    assert shim.ended("c") == -signal.SIGKILL
+    assert shim.call("delete", id="c") == {}
+
+
 @USERS
 def test_users_that_nobody_lends(node: Node) -> None:
     maps = {name: [{"containerID": 0, "hostID": 1, "size": 9}] for name in node.maps}

@@ -9,17 +9,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from scrun.core.errors import StagingError
 from scrun.images.leases import lease_of
+from scrun.oci.userns import BothIds, Ids, Range
 from scrun.supervisor.contracts.staged import Staged, View
-from scrun.supervisor.contracts.target import Target
+from scrun.supervisor.contracts.target import Mounting, Target
 from scrun.supervisor.engines.local.target import local_target
 from scrun.supervisor.staging import staged_bundle, survey
 from scrun.supervisor.staging.commands import run
+from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.stage_out import stage_out
 from scrun.supervisor.staging.staged_bundle import stage_in
+from scrun.supervisor.staging.stored import Mounter
 from scrun.supervisor.staging.transfer import Transfer
 from scrun.supervisor.staging.volumes import bring_back
 from tests.harness.bundle import snapshot
@@ -401,3 +405,33 @@ def test_a_directory_of_somebody_else_is_refused(bundle: Path, tmp_path: Path, m
     with pytest.raises(StagingError, match=": belongs to uid 20002"):
         stage_in(config_of(), str(bundle), str(place_for_us), TARGET)
     assert not list(theirs.iterdir())
+
+
+@pytest.mark.parametrize("group", [0, 70000])
+def test_a_directory_that_root_of_a_container_cannot_enter(
+    bundle: Path, tmp_path: Path, group: int
+) -> None:
+    """Its rights end where a group is not mapped: such a container has one user."""
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    os.chown(closed, 0, group)
+    closed.chmod(0o750)
+    rows = ((0, 1, 1000), (1000, 0, 1), (1001, 1001, 64535))
+    keep_id = [dict(zip(("containerID", "hostID", "size"), row, strict=True)) for row in rows]
+    config = {**config_of(), "linux": dict.fromkeys(("uidMappings", "gidMappings"), keep_id)}
+    lent = Ids(1000, (Range(0, 1000, 1), Range(1, 165536, 65536)), lent=True)
+    target = msgspec.structs.replace(TARGET, ids=BothIds(lent, lent), nests=True)
+    mounted: list[Mounting] = []
+
+    def mount(mounting: Mounting) -> str:
+        mounted.append(mounting)
+        return ""
+
+    mounter = Mounter(mount, lambda *_: None, lambda: None)
+    overlays = Overlays(lambda _: [""], "", wanted=False, mounter=mounter)
+    result = stage_in(config, str(bundle), str(closed / "staged"), target, overlays=overlays)
+    said = f"the container has one user: {closed}/staged is below a directory that its user 0"
+    assert [note for note in result.notes if said in note] == [*result.notes][: group > 0]
+    assert [one.users for one in mounted] == [True] * (group == 0)
+    assert permissions(closed / "staged") == (0o700 if group else 0o711)
+    stage_out(str(closed / "staged"))

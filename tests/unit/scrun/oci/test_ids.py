@@ -7,11 +7,13 @@ import pytest
 from scrun.oci.userns import (
     BothIds,
     Ids,
+    Maps,
     Range,
     Ranges,
     composed,
     has_several,
     ids_here,
+    is_nested,
     maps_for,
     read_map,
     read_subordinate,
@@ -80,7 +82,7 @@ KEEP_ID = [(0, 1, 1000), (1000, 0, 1), (1001, 1001, 64536)]
         (LENT, 0, [(0, 0, 10)], (Range(0, 1000, 1), Range(1, 165536, 9))),
         (LENT, 0, [(0, 0, 1)], WHOLE),
         (LENT, 0, [(0, 0, 100000)], None),
-        (LENT, 1000, KEEP_ID, None),  # its root cannot reach what is the user's
+        (LENT, 1000, KEEP_ID, None),  # its root cannot reach what is the user's, see below
         (OWN, 0, None, WHOLE),
         (OWN, 1000, None, None),
         (OWN, 0, [(0, 1000, 1)], WHOLE),  # `runc spec --rootless`
@@ -95,6 +97,42 @@ def test_maps_of_a_container(
     found = maps_for(config(uid, maps), BothIds(ids, ids))
     assert (found and found.uids) == expected
     assert (found and found.gids) == expected
+
+
+@pytest.mark.parametrize(
+    ("ids", "uid", "maps", "outer", "inner"),
+    [
+        (LENT, 1000, KEEP_ID, PODMAN, KEEP_ID),
+        (LENT, 0, KEEP_ID, PODMAN, KEEP_ID),
+        (LENT, 65537, KEEP_ID, None, None),  # nobody has that id
+        (LENT, 0, None, None, [(0, 1000, 1), (1, 165536, 65536)]),
+        (LENT, 0, [(0, 5, 10)], PODMAN, [(0, 5, 10)]),  # `auto` of podman
+        (LENT, 0, [(0, 5, 100000)], None, None),
+        (OWN, 1000, KEEP_ID, None, None),  # those of files are not the container's
+    ],
+)
+def test_maps_in_another_namespace(
+    ids: Ids,
+    uid: int,
+    maps: list[tuple[int, int, int]] | None,
+    outer: Ranges | None,
+    inner: list[tuple[int, int, int]] | None,
+) -> None:
+    wanted, both = config(uid, maps), BothIds(ids, ids)
+    found = maps_for(wanted, both, nests=True)
+    assert is_nested(wanted, both) is (outer is not None)
+    assert (found and found.outer) == (outer and Maps(outer, outer))
+    expected = inner and tuple(Range(*one) for one in inner)
+    assert (found and (found.uids, found.gids)) == (expected and (expected, expected))
+
+
+def test_maps_of_users_alone() -> None:
+    """Groups are those that podman has then."""
+    wanted = config(1000, KEEP_ID)
+    wanted["linux"]["gidMappings"] = []
+    found = maps_for(wanted, BothIds(LENT, LENT), nests=True)
+    assert found is not None
+    assert found.gids == (Range(0, 0, 1), Range(1, 1, 65536))
 
 
 def test_a_map_has_no_end_of_lines() -> None:

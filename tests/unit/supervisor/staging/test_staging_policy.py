@@ -128,6 +128,30 @@ def test_all_users_that_are_lent() -> None:
     assert plan.notes == ("process.user.additionalGids without 70000: not mapped there",)
 
 
+def test_another_root_than_the_user() -> None:
+    """It has podman's users in podman's ids, around which the node makes a namespace."""
+    rows = ((0, 1, 1000), (1000, 0, 1), (1001, 1001, 64536))
+    keep_id = [dict(zip(("containerID", "hostID", "size"), row, strict=True)) for row in rows]
+    config: dict[str, Any] = {
+        "process": {"user": {"uid": 1000, "gid": 1000, "additionalGids": [44, 70000]}},
+        "mounts": [{"destination": "/sys", "type": "sysfs", "source": "sysfs"}],
+        "linux": {
+            "uidMappings": keep_id,
+            "gidMappings": keep_id,
+            "namespaces": [{"type": "network"}],
+        },
+    }
+    plan = fitted(config, msgspec.structs.replace(SLURM_PODMAN, nests=True))
+    linux = plan.config["linux"]
+    assert linux["uidMappings"] == linux["gidMappings"] == keep_id
+    assert plan.outer == dict.fromkeys(("uidMappings", "gidMappings"), mappings(LENT.known))
+    assert plan.config["process"]["user"] == {"uid": 1000, "gid": 1000, "additionalGids": [44]}
+    assert plan.config["mounts"][0]["type"] == "bind"  # its network may be of the outer one
+    alone = fitted(config, SLURM_PODMAN)
+    assert alone.outer is None
+    assert len(alone.config["linux"]["uidMappings"]) == 1
+
+
 @pytest.mark.covers("security annotations that the OCI runtime obeys")
 def test_annotations_that_a_runtime_would_obey() -> None:
     """An image's may have it connect, write, or load something; a few harm nobody."""
