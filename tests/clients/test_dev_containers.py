@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from tests.harness import cluster
 from tests.harness.client import Client
 from tests.harness.engine_api import PLACES, Api, api_at
 from tests.harness.networks import free_port
@@ -337,21 +336,9 @@ def test_what_is_opened(what: str, other: Project) -> None:
 def test_a_user_for_its_commands_alone(other: Project) -> None:
     """The client asks podman for `keep-id`."""
     other.write(OF_USER)
-    with cluster.without_oci_conf():
-        other.up()
-        said = other.exec("whoami; stat -c %U . /etc; touch made && echo written")
-        assert said == (0, "somebody\nsomebody\nroot\nwritten\n")
-
-
-@pytest.mark.oci_conf
-def test_a_user_for_its_commands_alone_by_oci_conf(other: Project) -> None:
-    """A job then has one user, who it began as."""
-    other.write(OF_USER)
-    status, said, error = other.call("up")
-    assert json.loads(said.splitlines()[-1])["outcome"] == ("error" if status else "success")
-    uid = other.api.engine.site.user.uid
-    refused = f"scrun: uid {uid} does not exist in the container"
-    assert (status, refused in error) == ((1, True) if other.api.on_slurm else (0, False))
+    other.up()
+    said = other.exec("whoami; stat -c %U . /etc; touch made && echo written")
+    assert said == (0, "somebody\nsomebody\nroot\nwritten\n")
 
 
 FAILS: dict[str, dict[str, Any]] = {

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests import CHECKOUT
+from tests.harness import cluster
 from tests.harness.nightly import nightly
 from tests.harness.overlays import STAYS, begin, hidden_store, shared_store
 from tests.harness.podman import RUN, Podman, given, podman_of
@@ -113,7 +114,8 @@ def test_owners_with_keep_id(anywhere: Podman) -> None:
         return
     path, uid = given(anywhere, "b/file", "given\n"), anywhere.site.user.uid
     script = f"mkdir /tmp/d; echo x >/tmp/d/x; {STAYS}"
-    with begun(anywhere, "--userns", "keep-id", script=script) as container:
+    keep_id = ("--userns", "keep-id")
+    with cluster.without_oci_conf(), begun(anywhere, *keep_id, script=script) as container:
         stat = ("exec", container, "stat", "-c", "%u:%g")
         for place in ("/tmp/new", "/new"):
             anywhere.must("cp", str(path), f"{container}:{place}")
