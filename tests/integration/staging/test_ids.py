@@ -91,6 +91,21 @@ def test_keep_id(by_shim: Podman) -> None:
     by_shim.must("rmi", "changed")
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--userns", "keep-id:uid=200,gid=210", "--user", "0:0"),
+        ("--uidmap", "0:1:50", "--uidmap", "50:0:1", "--uidmap", "51:51:20"),
+    ],
+    ids=["another id", "by hand"],
+)
+def test_other_maps(by_shim: Podman, options: tuple[str, ...]) -> None:
+    """They are those that the engine makes without Slurm, and files have these owners."""
+    show = "cat /proc/self/uid_map; touch /made; chown 33:44 /made; stat -c %u:%g /made /etc"
+    words = (*RUN, "--rm", *options, "busybox", "sh", "-c", show)
+    assert by_shim.must(*words) == by_shim.must("--runtime", "runc", *words)
+
+
 def test_programs_beside_keep_id(by_shim: Podman) -> None:
     uid = by_shim.site.user.uid
     keep = ("--userns", "keep-id", "--detach", "--name", "one")
