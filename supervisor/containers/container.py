@@ -40,7 +40,7 @@ class Container(ContainerTree):
         """
         assert self.takeover is not None
         with suppress(OSError):  # a full disk ends no container
-            link(self._directory, socket)  # first: who reads that we live connects to us
+            link(self.directory, socket)  # first: who reads that we live connects to us
         self._ledger.note(supervisor=myself())
         self.takeover.is_kept()
 
@@ -125,7 +125,7 @@ class Container(ContainerTree):
                 if self._ledger.record.is_left:
                     with self._caller.mounts.seen():
                         await undo()
-                await in_thread(remove_record, self._directory, socket)
+                await in_thread(remove_record, self.directory, socket)
                 self._removed = True
             await self._ledger.close()
             self._caller.mounts.close()
@@ -139,12 +139,12 @@ class Container(ContainerTree):
             self.end(taken("scrun-failure", text))
             return False
         except ScrunError as error:
-            self._journal.write("error", str(error))
+            self.journal.write("error", str(error))
         return True
 
     def abandon(self) -> None:
         """Log what the supervisor leaves behind: it ends before the container is cleaned up."""
         left = undone(self._ledger.record)
-        self._journal.write(
+        self.journal.write(
             "error", f"the supervisor ends before cleaning up {left}; `scrun delete` does the rest"
         )

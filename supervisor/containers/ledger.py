@@ -60,6 +60,7 @@ class Ledger:
         directory: Its directory.
         journal: The container's.
         deposit: Keeps what it needs to outlive us.
+        lock: The descriptor that holds its lock; -1 when it is released.
     """
 
     def __init__(
@@ -78,15 +79,11 @@ class Ledger:
         """
         self.deposit = deposit or no_deposit()
         self.record = record
-        self._lock = lock
+        self.lock = lock
         self._is_behind = False  # what is on disk
         self.directory = directory
         self.journal = journal
         self._made = os.lstat(directory)
-
-    @property
-    def lock(self) -> int:
-        return self._lock
 
     @property
     def is_there(self) -> bool:
@@ -111,15 +108,15 @@ class Ledger:
             return
         lock = make_record(self.directory, socket, self.record)
         self.deposit.share({f"{OWN}lock": lock})
-        if self._lock >= 0:
-            release(self._lock)
-        self._lock, self._made = lock, os.lstat(self.directory)
+        if self.lock >= 0:
+            release(self.lock)
+        self.lock, self._made = lock, os.lstat(self.directory)
 
     async def close(self) -> None:
         """Release the lock: the record was removed, or belongs to another container."""
         self.deposit.end()
-        if self._lock >= 0:
-            lock, self._lock = self._lock, -1
+        if self.lock >= 0:
+            lock, self.lock = self.lock, -1
             await in_thread(release, lock)  # which frees the file: that waits for the disk
 
     def note(

@@ -96,6 +96,8 @@ class Phases:
 
     Attributes:
         id: Its id.
+        directory: Its record.
+        journal: Its messages.
         phase: Its current phase.
         anchor_known: Set when the pid of its anchor is known.
         queued: Set when its job id is known, or what it waits for.
@@ -112,6 +114,7 @@ class Phases:
         exit_status: Its exit status, then.
         log: Its log, for those who follow it.
         captured: Its output, if that goes through us.
+        process: Its first process, if that is a child of the engine's monitor.
         programs: Those of `exec` in it.
         trail: What a site's audit has of it.
         is_being_killed: Whether somebody has sent SIGKILL, which need not have arrived yet.
@@ -145,11 +148,11 @@ class Phases:
         self.ended = trio.Event()
         self.exit_status = 0
         self._ledger = ledger
-        self._directory = ledger.directory
-        self._journal = ledger.journal
+        self.directory = ledger.directory
+        self.journal = ledger.journal
         self.trail = Trail(ledger, stdio.say, required=create_request.settings.log.audit_required)
-        self.log = Followed(self._journal.path, self._journal.own)
-        self._journal.when_written(self.log.grew)
+        self.log = Followed(self.journal.path, self.journal.own)
+        self.journal.when_written(self.log.grew)
         self._create_request = create_request
         self._anchor = anchor
         self._stdio = stdio
@@ -166,11 +169,11 @@ class Phases:
         self._ending: Ending | None = None
         self._job: Job | None = None
         self._job_may_be_left = False
-        self._process: FirstProcess | None = None
+        self.process: FirstProcess | None = None
         self._first_process: FirstProcess | None = None
         self._running: RunningContainer | None = None
         self._bundle: Bundle | None = None
-        self._network = ContainerNetwork(create_request, self._journal, self._deposit)
+        self._network = ContainerNetwork(create_request, self.journal, self._deposit)
         self._named: Mapping[str, str] = {}
         self._program: Found | Unknown = Unknown("")
 
@@ -180,22 +183,9 @@ class Phases:
         return not self.gone.is_set()
 
     @property
-    def journal(self) -> Journal:
-        return self._journal
-
-    @property
-    def directory(self) -> str:
-        return self._directory
-
-    @property
     def pid(self) -> int:
         """The pid that its engine knows: of its first process or its anchor; 0 before that."""
-        return self._caller.anchor if self._process is None else self._process.pid
-
-    @property
-    def process(self) -> FirstProcess | None:
-        """Its first process, if that is a child of the engine's monitor."""
-        return self._process
+        return self._caller.anchor if self.process is None else self.process.pid
 
     @property
     def status(self) -> str:
@@ -238,7 +228,7 @@ class Phases:
         self.phase = phase
         if phase is Phase.RUNNING:
             self._stdio.keep_error_only()
-            self._journal.rest()
+            self.journal.rest()
             self.runs.set()
             annotations = {STARTED: now()}
         if phase is Phase.STOPPING:
@@ -247,7 +237,7 @@ class Phases:
             self._deposit.note(phase=phase.name)
         self.trail.note(ends=phase in (Phase.STOPPING, Phase.STOPPED))
         self._ledger.note(status=self.status, pid=self.pid, annotations=annotations, later=later)
-        self._journal.write("verbose", f"it is {phase.name.lower()}")
+        self.journal.write("verbose", f"it is {phase.name.lower()}")
         return True
 
     def _carry_sockets(self, job: Job, staged: Staged) -> None:
@@ -259,9 +249,9 @@ class Phases:
 
     def _captured_output(self) -> CapturedOutput:
         return CapturedOutput(
-            os.path.join(self._directory, OUTPUT),
+            os.path.join(self.directory, OUTPUT),
             self._create_request.settings.log.output_limit << 20,
-            lambda text: self._journal.write("error", text),
+            lambda text: self.journal.write("error", text),
         )
 
     def _capture(self, captured: CapturedOutput) -> None:
@@ -281,11 +271,11 @@ class Phases:
     async def _keep(self, staged: Staged) -> None:
         """Keep from now on what it needs to outlive us: it is made, and `create` not answered."""
         assert self._bundle is not None
-        has_anchor = self._process is None
+        has_anchor = self.process is None
         await self._keeping.made(self.phase, self._bundle, staged, has_anchor=has_anchor)
         if self._deposit.why_not:
             text = f"it would not outlive the supervisor: {self._deposit.why_not}"
-            self._journal.write("verbose", text)
+            self.journal.write("verbose", text)
 
     @property
     def is_ours_alone(self) -> bool:
@@ -318,13 +308,10 @@ class Phases:
         if news is not None:
             self.queued.set()  # in a pool it waits without a job
 
-    def _job_stays(self) -> None:
-        self._ledger.note(until_delete=True)
-
     def _job_suspended(self, suspended: bool) -> None:
         self.suspended = suspended
         self._ledger.note(status=self.status)
-        self._journal.write("info", suspended_line(self._ledger.record.job_id, suspended))
+        self.journal.write("info", suspended_line(self._ledger.record.job_id, suspended))
 
     def _has_ended_by_itself(self) -> bool:
         """Return whether its program has ended, and nobody had to end or clean up anything."""
@@ -340,8 +327,8 @@ class Phases:
             about=names.comment,
             child_env=create_request.child_env,
             directory=create_request.directory,
-            record=self._directory,
-            journal=self._journal,
+            record=self.directory,
+            journal=self.journal,
             on_job_id=self._job_is_known,
             on_lost=self.lose,
             ending=lambda: self._ending,
@@ -349,7 +336,7 @@ class Phases:
             flags=read_flags(config, resources=create_request.settings.slurm.engine_flags),
             on_waiting=self._job_waits,
             on_suspended=self._job_suspended,
-            on_deferred_release=self._job_stays,
+            on_deferred_release=partial(self._ledger.note, until_delete=True),
             on_output_lost=self._stdio.say,
             reusable=self._has_ended_by_itself,
             deposit=self._deposit,
@@ -385,14 +372,14 @@ class Phases:
         """Record that its processes were paused or resumed."""
         self.paused = paused
         self._ledger.note(status=self.status)
-        self._journal.write("verbose", "it is paused" if paused else "it is resumed")
+        self.journal.write("verbose", "it is paused" if paused else "it is resumed")
 
     def end(self, ending: Ending) -> None:
         """Cancel the tree. Only the first reason counts."""
         if self._ending is None:
             self._ending = ending
             if ending.text:
-                self._journal.write("info", ending.text)
+                self.journal.write("info", ending.text)
             self._deposit.note(ending=msgspec.to_builtins(ending))
         if self._running is None and self.phase in (Phase.CREATED, Phase.WAITING):
             self._finish(self._ending)  # nothing of it runs that would have to end first
@@ -411,7 +398,7 @@ class Phases:
             self.end(ending)
             return
         self._is_lost, self._ending = True, ending
-        self._journal.write("info", ending.text)
+        self.journal.write("info", ending.text)
         self._beside.begin(self._end_in_time)
 
     async def _end_in_time(self) -> None:
@@ -422,7 +409,7 @@ class Phases:
                 nursery.start_soon(self.programs.let_end)
                 await self._job.let_end()
         except EngineError as error:
-            self._journal.write("verbose", str(error))
+            self.journal.write("verbose", str(error))
         self.end(self._ending)
 
     async def kill(self, number: int) -> None:
@@ -472,7 +459,7 @@ class Phases:
             try:
                 await self.kill(signal.SIGKILL)
             except (EngineError, OSError) as error:
-                self._journal.write("error", described(error))
+                self.journal.write("error", described(error))
                 self.end(killed(signal.SIGKILL, f"container {self.id} was killed"))
 
         self.begin(kill)
@@ -511,9 +498,9 @@ class Phases:
             self.failure = ScrunError(text)
             fault(f"container {self.id}", error)
             self._job_may_be_left = True  # it may have interrupted the release
-            self._journal.write("debug", traceback_of(error))
+            self.journal.write("debug", traceback_of(error))
         # a `create` that waits reports this itself
-        self._journal.write("error", text, reported=not self.settled.is_set())
+        self.journal.write("error", text, reported=not self.settled.is_set())
         shown = isinstance(self.failure, EngineError) and self.failure.shown
         self._ending = self._ending or taken(reason, text, shown=shown)
         # nobody has got the terminal of a console socket yet, nor captured output
@@ -528,7 +515,7 @@ class Phases:
         """
         if self._ending is None:
             raise error
-        self._journal.write("error", str(error))
+        self.journal.write("error", str(error))
         status = self._ending.status or TAKEN["scrun-failure"]
         self._ending = Ending(status, "scrun-failure", str(error))
 
@@ -578,8 +565,8 @@ class Phases:
         self._notices.close()
         self._explain(ending)
         self._stdio.close()
-        if self._process is not None and self._process.ending is not None:
-            ending = as_it_ended(ending, self._process.ending)
+        if self.process is not None and self.process.ending is not None:
+            ending = as_it_ended(ending, self.process.ending)
         annotations = {"org.scrun.reason": ending.reason}
         if usage := self._usage():
             annotations[USAGE] = msgspec.json.encode(usage).decode()
@@ -588,7 +575,7 @@ class Phases:
         if ending.text:
             annotations["org.scrun.message"] = ending.text
         # Before the record: if we are killed in between, the engine still gets the status.
-        if self._process is None:
+        if self.process is None:
             self._anchor.end(ending.status)
         self._caller.release()
         self.become(Phase.STOPPED, annotations)

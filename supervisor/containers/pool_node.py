@@ -26,6 +26,7 @@ class PoolNode:
         held: The job; the pool itself is its first tenant.
         deposit: Keeps what it needs to outlive us, if it is kept.
         news: What it waits for, while it is pending.
+        room: What it has for containers; None while it is pending.
         is_retiring: Whether no further container may have it, and the last one releases it.
         is_released: Whether it is given back.
         ended: How it was taken away, or "".
@@ -68,7 +69,7 @@ class PoolNode:
         self.ended = ""
         self._changed = changed
         self._allocation: PoolAllocation | None = None
-        self._all: Room | None = None
+        self.room: Room | None = None
         self._used = Room(0)
         self._has_all = left is None
         # by the requests themselves: a pod's seat may outlive its first one, whose id is free then
@@ -82,7 +83,7 @@ class PoolNode:
                 unwrapped() as nursery,
             ):
                 self._allocation = allocation
-                self._all = allocation.room
+                self.room = allocation.room
                 if self._left is not None:
                     nursery.start_soon(self._wait_for, self._left.together)
                 self._changed(self)
@@ -113,14 +114,9 @@ class PoolNode:
         return "" if self._allocation is None else self._allocation.node
 
     @property
-    def room(self) -> Room | None:
-        """What it has for containers; None while it is pending."""
-        return self._all
-
-    @property
     def free(self) -> Room:
         """What no container has taken."""
-        return self._used if self._all is None else self._all - self._used
+        return self._used if self.room is None else self.room - self._used
 
     @property
     def is_idle(self) -> bool:
@@ -140,7 +136,7 @@ class PoolNode:
 
     def could_have(self, room: Room, seconds: float) -> bool:
         """Tell whether a container may come some day."""
-        fits = self._all is None or room.fits(self._all)
+        fits = self.room is None or room.fits(self.room)
         return fits and not self.is_retiring and self._lasts(seconds)
 
     def _lasts(self, seconds: float) -> bool:

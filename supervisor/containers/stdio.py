@@ -21,12 +21,15 @@ class Stdio:
 
     The engine's command inherits them. We close ours as soon as it has its own, except standard
     error: if the container is taken away, the last line there says why.
+
+    Attributes:
+        preserved: The descriptors of `--preserve-fds`, for the engine.
     """
 
     def __init__(self, fds: list[int], *, terminal: bool, preserved: Sequence[int] = ()) -> None:
         """`terminal`: whether they are a terminal."""
         self._fds = fds
-        self._preserved = tuple(map(_beyond_shells, preserved))
+        self.preserved = tuple(map(_beyond_shells, preserved))
         self._line_end = "\r\n" if terminal else "\n"
         self.error_is_captured = False
         self._said: trio.Event | None = None
@@ -48,11 +51,6 @@ class Stdio:
     def fds(self) -> tuple[int, int, int]:
         stdin, stdout, stderr = self._fds
         return stdin, stdout, stderr
-
-    @property
-    def preserved(self) -> tuple[int, ...]:
-        """The descriptors of `--preserve-fds`, for the engine."""
-        return self._preserved
 
     def replace(self, fds: dict[int, int], *, terminal: bool) -> None:
         """Replace some of the descriptors, by number; closes the old ones."""
@@ -101,7 +99,7 @@ class Stdio:
         self._close_preserved()
 
     def _close_preserved(self) -> None:
-        preserved, self._preserved = self._preserved, ()
+        preserved, self.preserved = self.preserved, ()
         self._close(list(preserved))
 
     def _close(self, fds: list[int]) -> None:

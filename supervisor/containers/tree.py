@@ -108,7 +108,7 @@ class ContainerTree(Phases):
         self._not_started: ScrunError | None = None if self._is_foreground else StateError(text)
         self._signal_scope = trio.CancelScope()
         self.files = ShownFiles(
-            self._beside, self._journal, create_request, lambda: self._anchor.alive
+            self._beside, self.journal, create_request, lambda: self._anchor.alive
         )
         self._removing = trio.Lock()
         self._removed = False
@@ -132,7 +132,7 @@ class ContainerTree(Phases):
         self.settled.set()
         if self.phase is Phase.RUNNING:
             self.runs.set()
-            self._journal.rest()
+            self.journal.rest()
         if found.is_made:
             return
         if self.phase is Phase.STARTING:  # nothing had been started
@@ -182,7 +182,7 @@ class ContainerTree(Phases):
         except Exception as error:  # an internal error, which must not end other containers
             self._fail(error)
         finally:
-            self._journal.close()
+            self.journal.close()
             self.log.end()
             self.gone.set()
             self.settled.set()
@@ -231,7 +231,7 @@ class ContainerTree(Phases):
             await self._run_on_in_job(self.takeover)
             return
         if self.takeover is not None:
-            self._journal.write("info", "its supervisor has died, and this one goes on")
+            self.journal.write("info", "its supervisor has died, and this one goes on")
             await self._undo_staging()
         bundle = self._bundle = await self._read_bundle()
         asked, engine = self._create_request, self._engine
@@ -325,18 +325,18 @@ class ContainerTree(Phases):
         try:
             await stack.allocated(job)
             variables = script_variables(
-                self._create_request, self.pid, bundle, self._directory, job.environment
+                self._create_request, self.pid, bundle, self.directory, job.environment
             )
-            self._journal.live(f"job {job.id}: staging the bundle")
+            self.journal.live(f"job {job.id}: staging the bundle")
             async with (
                 stager.staged(job, variables) as staged,
                 self._network.answered(bundle, job, self.runs, self._left) as networks,
                 self.files.over(bundle, staged, job),
             ):
-                self._running = RunningContainer(job, bundle, staged, self._journal)
+                self._running = RunningContainer(job, bundle, staged, self.journal)
                 self._ledger.staged(staged)
                 for note in staged.notes:
-                    self._journal.write("info", note)
+                    self.journal.write("info", note)
                 self._carry_sockets(job, staged)
                 step = Step(
                     bundle=staged.bundle,
@@ -452,7 +452,7 @@ class ContainerTree(Phases):
         return ending
 
     async def _replace_anchor(self, process: FirstProcess) -> None:
-        self._process = process
+        self.process = process
         self._signal_scope.cancel()
         self._anchor.end(0)
         await self._anchor.close()
@@ -510,9 +510,9 @@ class ContainerTree(Phases):
         if served is None:
             if not (ledger.record.staged or ledger.record.moved):
                 return
-            self._journal.write("info", "its bundle is staged once more")
+            self.journal.write("info", "its bundle is staged once more")
         await self._stagers.undo(
-            Leftover(ledger.record, self._directory, request.settings, request.child_env, served)
+            Leftover(ledger.record, self.directory, request.settings, request.child_env, served)
         )
         ledger.note(moved=None, staged="", stager="")
 
@@ -559,21 +559,21 @@ class ContainerTree(Phases):
 
     async def _go_on(self, takeover: "Takeover", job: Job, staged: Staged) -> None:
         found, bundle = takeover.found, takeover.bundle
-        takeover.begin_programs(self.programs, self._journal, job)
+        takeover.begin_programs(self.programs, self.journal, job)
         network = self._network.answered(bundle, job, self.runs, found)
         async with job.resumed() as process, network, self.files.over(bundle, staged, job):
             self.files.serve_again(self.pid, job)
-            self._running = RunningContainer(job, bundle, staged, self._journal)
+            self._running = RunningContainer(job, bundle, staged, self.journal)
             self._first_process = process
             self._carry_sockets(job, staged)
             if not takeover.has_anchor:
-                self._process = process
+                self.process = process
             self.there.set()
             if "killed" in found.facts:
                 self.begin_to_kill()
             alone = "alone" in found.facts  # its `scrun run` had no supervisor before
             text = "somebody has asked for a supervisor" if alone else "its supervisor has died"
-            self._journal.write("info", f"{text}, and this one goes on")
+            self.journal.write("info", f"{text}, and this one goes on")
             try:
                 ending = await self._run_on(process)
             finally:

@@ -33,17 +33,13 @@ class WatchedProcess:
         self.begun = trio.Event()
         self._begin = begin
         self._how_it_ends = how_it_ends
-        self._ending: Ending | None = None
+        self.ending: Ending | None = None
         self._ended = trio.Event()
         self._starting = False
 
     @property
-    def ending(self) -> Ending | None:
-        return self._ending
-
-    @property
     def over(self) -> bool:
-        return self._ending is not None
+        return self.ending is not None
 
     async def start(self) -> None:
         self._starting = True
@@ -56,7 +52,7 @@ class WatchedProcess:
 
     async def ended(self) -> Ending:
         await self._ended.wait()
-        return self._ending or taken(
+        return self.ending or taken(
             "scrun-failure", "the process that created the container was ended"
         )
 
@@ -72,7 +68,7 @@ class WatchedProcess:
 
     async def watch(self) -> None:
         try:
-            self._ending = await self._how_it_ends(self)
+            self.ending = await self._how_it_ends(self)
         finally:
             self._ended.set()
             self.begun.set()

@@ -52,6 +52,7 @@ class Incoming:
     Attributes:
         opened: Set when the caller's descriptor is not needed any more.
         over: Set when all of it has been written, or its reader has gone.
+        ended: Whether its end of file has arrived.
         first_errors: The first bytes of a standard error.
         held: Whether arriving bytes are not to be written yet; see `let_go`.
     """
@@ -72,14 +73,9 @@ class Incoming:
         self._waiting: deque[bytearray] = deque()  # for a sink that is full
         self._window = WINDOW
         self._written = 0  # and no credit sent for it yet
-        self._ended = False
+        self.ended = False
         self._gone = False
         self._changed = trio.Event()
-
-    @property
-    def ended(self) -> bool:
-        """Whether its end of file has arrived."""
-        return self._ended
 
     @property
     def full(self) -> bool:
@@ -90,7 +86,7 @@ class Incoming:
         """Write data, or keep a copy; raises BrokenFrame if it is more than was allowed."""
         if self._name == "stderr" and len(self.first_errors) < _FIRST:
             self.first_errors += data[:_FIRST]
-        if self._ended or self._gone:
+        if self.ended or self._gone:
             return
         self._window -= len(data)
         if self._window < 0:
@@ -124,7 +120,7 @@ class Incoming:
 
     def end(self) -> None:
         """Take the end of file."""
-        self._ended = True
+        self.ended = True
         self._tell()
 
     def _tell(self) -> None:
@@ -154,7 +150,7 @@ class Incoming:
                 await self._write_all(self._sink)
                 self._sink = None
         finally:
-            if not self._ended and not self._gone:
+            if not self.ended and not self._gone:
                 self._gone = True
                 self.link.put(CLOSED, self.number)
         self.over.set()
@@ -169,7 +165,7 @@ class Incoming:
                     await self._write_first(found)
                 elif found.pending:
                     await found.flush()
-                elif self._ended:
+                elif self.ended:
                     return
                 else:
                     await self._changed.wait()
@@ -189,7 +185,7 @@ class Incoming:
     async def finished(self, patience: float) -> None:
         """Wait until it is over, `patience` seconds besides those in which its reader is slow."""
         while not self.over.is_set() and patience > 0:
-            begun, slow, changed = trio.current_time(), self.full or self._ended, self._changed
+            begun, slow, changed = trio.current_time(), self.full or self.ended, self._changed
             with trio.move_on_after(float("inf") if slow else patience):
                 await changed.wait()
             if not slow:

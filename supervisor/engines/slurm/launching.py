@@ -31,7 +31,7 @@ class Launching:
         """Refuse MPI that would not reach the container, before a job is asked for."""
         if self.by_slurm:
             check_mpi(wanted, version)
-        elif self._confs.is_here:
+        elif self._confs.here is not None:
             check_pmi(options, "the oci.conf")
 
     def known_lack(self, job: Mapping[str, str]) -> str:
@@ -86,7 +86,7 @@ class Launching:
         nodes have no oci.conf.
         """
         nodes = job.environment.get(_NODES, "")
-        if self._confs.is_here or nodes in self._with_conf:
+        if self._confs.here is not None or nodes in self._with_conf:
             return
         answers = await job.ask(lambda _: HAS_OCI_CONF)
         if any("none" in answer for answer in answers):

@@ -56,11 +56,6 @@ class SiteConfs:
         self._sum = None if here is None else zlib.crc32(here)
         self._known: OrderedDict[str, tuple[int, OciConf]] = OrderedDict()
 
-    @property
-    def is_here(self) -> bool:
-        """Whether this machine has one."""
-        return self.here is not None
-
     async def of_node(self, hello: Hello, shim: Shim) -> "NodeSite | None":
         """Return what counts on a shim's node: its own oci.conf, else that of this machine.
 
