@@ -36,7 +36,6 @@ from scrun.supervisor.containers.successor import Successor
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.deleter import deleter_of
 from scrun.supervisor.contracts.pool_call import PoolCall
-from scrun.supervisor.contracts.reuse import WaitingJob
 from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.core.inheritance import POOL, Inheritance, KeeperLine, find
 from scrun.supervisor.core.names import learn
@@ -167,7 +166,9 @@ class Containers:
         deposits: What they need to outlive it.
         leaving: What a successor can take over.
         arrivals: Those that are about to be adopted.
+        pods: The jobs in which they are.
         pools: The pools, in which containers may run.
+        successor: Cleans up after dead supervisors.
     """
 
     def __init__(
@@ -190,7 +191,7 @@ class Containers:
         self._known: dict[str, Container] = {}
         self.arrivals = Arrivals(root, self._known)
         self.pools = Pools(root, nursery, self.deposits, changed)
-        self._pods = Pods(
+        self.pods = Pods(
             nursery, self.deposits, self.arrivals.of_pod, partial(_borrow, root, name), changed,
             self.pools,
             # others serve one pod: no later container could use its job
@@ -199,7 +200,7 @@ class Containers:
         self.leaving = Leaving(self._known, self.pools)
         self._accepts = True
         self._stopping = False
-        self._successor = Successor(root, name, self._engines, self._stagers, changed)
+        self.successor = Successor(root, name, self._engines, self._stagers, changed)
 
     @property
     def lends(self) -> bool:
@@ -210,8 +211,8 @@ class Containers:
     def alive(self) -> bool:
         """Whether anything of them, or of a dead supervisor's, is left to clean up."""
         return (
-            self._pods.any
-            or self._successor.at_work
+            self.pods.any
+            or self.successor.at_work
             or any(container.alive for container in self._known.values())
         )
 
@@ -224,11 +225,6 @@ class Containers:
     def any(self) -> bool:
         """Whether there is any container, even a stopped one."""
         return bool(self._known)
-
-    @property
-    def is_at_work(self) -> bool:
-        """Whether it cleans up after dead supervisors."""
-        return self._successor.at_work
 
     def be_called(self, name: str) -> None:
         """Let the records lead to another name of our socket.
@@ -254,14 +250,6 @@ class Containers:
             if not container.restore_record(name):
                 del self._known[container.id]
 
-    async def release_leftovers(self) -> None:
-        """Release what dead supervisors left, now and whenever that is requested."""
-        await self._successor.run()
-
-    def look_for_leftovers(self) -> None:
-        """Request `release_leftovers` to look again, in the background."""
-        self._successor.again()
-
     async def end_all(self) -> None:
         """End all of them, and accept no new ones; returns when all are cleaned up."""
         self._accepts = False
@@ -281,11 +269,8 @@ class Containers:
 
     async def keep_no_jobs(self) -> None:
         """Release the jobs that wait, and let no further ones wait."""
-        self._pods.lingers = False
-        await bulkhead("the jobs that wait", self.release_waiting_jobs)
-
-    def waiting_jobs(self) -> list[WaitingJob]:
-        return self._pods.waiting_jobs()
+        self.pods.lingers = False
+        await bulkhead("the jobs that wait", self.pods.release_waiting)
 
     async def lend(self, needs: bytes, connection: trio.SocketStream) -> None:
         """Lend a job that waits to another supervisor, if one suits it."""
@@ -293,17 +278,9 @@ class Containers:
         try:
             from scrun.supervisor.containers.lending import lend
 
-            await lend(self._pods.lend, needs, connection)
+            await lend(self.pods.lend, needs, connection)
         finally:
             self._borrowers -= 1
-
-    async def release_waiting_jobs(self, job_id: str = "") -> list[str]:
-        """Release a job that waits for its next container, or all of them; return their ids.
-
-        Raises:
-            EngineError: The engine cannot be reached.
-        """
-        return await self._pods.release_waiting(job_id)
 
     def _check_accepts(self) -> None:
         if not self._accepts:
@@ -409,7 +386,7 @@ class Containers:
             Ledger(directory, record, journal, lock, self.deposits.new(record.id)),
             Anchor(anchor),
             Stdio(stdio, terminal=create_request.console is not None, preserved=preserved),
-            self._pods,
+            self.pods,
             caller,
         )
         fds.clear()  # they are the container's now
@@ -440,7 +417,7 @@ class Containers:
             # a second request for the same, whose first caller has gone, finds them adopted
             async with self._adopting, unwrapped() as nursery:
                 engines = EngineChoices(self._engines)
-                adoption = Adoption(self._root, engines, self._stagers, self._pods, self.deposits)
+                adoption = Adoption(self._root, engines, self._stagers, self.pods, self.deposits)
                 nodes = [one for one in left if one.is_of_pool]
                 for one in nodes:
                     await self._adopt_node(one, engines)
@@ -475,7 +452,7 @@ class Containers:
                 container.programs.when_ended = self._changed
                 self._nursery.start_soon(self._run, container)
             if len(adopted) < len(together):
-                self._nursery.start_soon(self._successor.later)
+                self._nursery.start_soon(self.successor.later)
             return
         for found in (*together, together[0].job):
             if found is not None:
@@ -516,7 +493,7 @@ class Containers:
         directory = os.path.join(self._root, name)
         found = await orphans.delete(directory, self._engines, self._stagers, self._name, deleter)
         if found:
-            self.look_for_leftovers()  # it may have had a job that is not in its record
+            self.successor.again()  # it may have had a job that is not in its record
         elif not force:
             raise UnknownContainer.named(name, self._root)
 

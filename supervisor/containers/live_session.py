@@ -225,6 +225,7 @@ class Execs:
 
     Attributes:
         when_ended: Called when one has ended.
+        known: The pids of the anchors of those that another supervisor has begun.
     """
 
     def __init__(self, tasks: Tasks, deposit: Deposit) -> None:
@@ -232,7 +233,7 @@ class Execs:
         self._tasks = tasks
         self._deposit = deposit
         self._live: set[LiveSession] = set()
-        self._known: set[int] = set()
+        self.known: set[int] = set()
 
     @property
     def would_end(self) -> bool:
@@ -242,14 +243,6 @@ class Execs:
     def deposit(self) -> Deposit:
         """Return a deposit for one more."""
         return self._deposit.of_program()
-
-    def was_left(self, pid: int) -> None:
-        """Note the pid of the anchor of one that another supervisor has begun."""
-        self._known.add(pid)
-
-    def runs(self, pid: int) -> bool:
-        """Tell whether one runs that another supervisor was asked for."""
-        return pid in self._known
 
     def begin(self, session: LiveSession, run: Callable[[], Awaitable[None]]) -> bool:
         """Run one, which ends with the container; return whether that was possible."""

@@ -367,7 +367,7 @@ class Pods:
         """Return the jobs that wait for their next container."""
         return [held.waiting() for held in self._waiting if held.is_usable]
 
-    async def release_waiting(self, job_id: str) -> list[str]:
+    async def release_waiting(self, job_id: str = "") -> list[str]:
         """Release a job that waits for its next container, or all of them; return their ids.
 
         Raises:

@@ -69,7 +69,7 @@ class Takeover:
             pid, in_step = found.facts["pid"], bool(found.facts.get("in_step"))
             anchor, stdio = Anchor(found.take(ANCHOR)), Stdio([-1, -1, -1], terminal=False)
             session = LiveSession(pid, journal, anchor, stdio, deposit, in_step=in_step)
-            execs.was_left(pid)
+            execs.known.add(pid)
             execs.begin(session, partial(self._run_on, session, found, job))
 
     async def _run_on(self, session: LiveSession, found: Inheritance, job: Job) -> None:

@@ -239,7 +239,7 @@ class ClientRequest:
         return f"container {self._id} was ended: {what}; --force says that you mean it".encode()
 
     async def _tidy(self) -> bytes:
-        self._containers.look_for_leftovers()
+        self._containers.successor.again()
         return DONE
 
     async def _adopt(self) -> bytes:
@@ -279,11 +279,11 @@ class ClientRequest:
         return DONE
 
     async def _jobs(self) -> bytes:
-        return DONE + msgspec.json.encode(self._containers.waiting_jobs())
+        return DONE + msgspec.json.encode(self._containers.pods.waiting_jobs())
 
     async def _release(self) -> bytes:
         with trio.move_on_after(_RELEASING):
-            released = await self._containers.release_waiting_jobs(self._id)
+            released = await self._containers.pods.release_waiting(self._id)
             return DONE + "".join(f"{job_id}\n" for job_id in released).encode()
         raise StateError(
             "Slurm does not answer: jobs are still being released; the supervisor goes on trying"
@@ -408,7 +408,7 @@ class ClientRequest:
     async def _program_runs(self) -> bytes:
         """Answer to an `exec` for a supervisor that has died."""
         container = self._live("exec")
-        if container.programs.runs(int(self._arguments[1])):
+        if int(self._arguments[1]) in container.programs.known:
             return DONE
         raise StateError(
             f"container {container.id}: its supervisor died before the program ran; try again"

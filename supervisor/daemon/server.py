@@ -158,7 +158,7 @@ class Server:
             )
             self._nursery.start_soon(self._accept, self._listener)
             self._nursery.start_soon(self._watch_root)
-            self._nursery.start_soon(self._containers.release_leftovers)
+            self._nursery.start_soon(self._containers.successor.run)
             keeper = Keeper(
                 self._root,
                 self._name,

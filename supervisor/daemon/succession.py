@@ -108,7 +108,7 @@ class Retirement:
         return (
             self.going_on.is_set()
             and self._server.requests <= self.lasting
-            and not containers.is_at_work
+            and not containers.successor.at_work
             and containers.deposits.are_safe
             and not containers.leaving.staying(with_programs=not self._by_force)
         )
