@@ -242,6 +242,11 @@ def shell_status(status: int) -> int:
     return status if status >= 0 else 128 - status
 
 
+def exit_code(status: int) -> int:
+    """Return an exit status for a wait status (waitpid(2)): 128+n for signals."""
+    return shell_status(os.waitstatus_to_exitcode(status))
+
+
 async def run_shell(
     script: str, child_env: ChildEnv, *, stdout: int, stderr: int, directory: str
 ) -> int:

@@ -13,6 +13,7 @@ from scrun.core.paths import has_record
 from scrun.core.typed import convert
 from scrun.model.record import Record, read_record, write_record
 from scrun.model.states import Ending, Phase, exited, killed
+from scrun.supervisor.children.processes import exit_code
 from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.container import Container
@@ -189,8 +190,7 @@ def _known_ending(found: Inheritance) -> Ending | None:
     if "ending" in facts:
         return convert(facts["ending"], Ending)
     if "status" in facts:
-        code = os.waitstatus_to_exitcode(facts["status"])
-        return exited(code if code >= 0 else 128 - code)
+        return exited(exit_code(facts["status"]))
     if facts["phase"] in (Phase.STOPPING.name, Phase.STOPPED.name):
         return Ending(125, "scrun-failure", _LOST)
     if not found.is_made and (found.job is None or READ in found.fds):

@@ -443,10 +443,7 @@ def _step_request(request: JobRequest, held: HeldJob, job: HeldAllocation) -> Jo
     if ignored:
         text += f", which has sized it: {', '.join(ignored)} have no effect"
     request.journal.write("info", text)
-    child_env = msgspec.structs.replace(
-        request.child_env,
-        environment={**environment, **_nothing_of_the_job(), **job.environment},
-    )
+    child_env = request.child_env.with_more({**_nothing_of_the_job(), **job.environment})
     return msgspec.structs.replace(
         request,
         child_env=child_env,

@@ -235,8 +235,7 @@ class LocalJob(Job, Generic[C]):
         self, script: str, output: int, variables: Mapping[str, str] | None = None
     ) -> int:
         request = self._request
-        environment = {**request.child_env.environment, **self.environment, **(variables or {})}
-        child_env = msgspec.structs.replace(request.child_env, environment=environment)
+        child_env = request.child_env.with_more({**self.environment, **(variables or {})})
         return await run_shell(
             script, child_env, stdout=output, stderr=output, directory=request.directory
         )

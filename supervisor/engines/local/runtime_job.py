@@ -25,7 +25,7 @@ from scrun.model.states import Ending, Phase, exited, taken
 from scrun.model.usage import Usage
 from scrun.oci.signals import its_end
 from scrun.supervisor.children.persistent import foreign_process, status_of
-from scrun.supervisor.children.processes import Child, child, output_of, own_program
+from scrun.supervisor.children.processes import Child, child, exit_code, output_of, own_program
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.engine import JobRequest, Step
 from scrun.supervisor.contracts.first_process import Call
@@ -96,7 +96,7 @@ class ForeignChild:
 
     async def _end(self) -> Ending:
         status = await status_of(self.pid, self.pidfd)
-        return UNKNOWN if status is None else _ending_of(status)
+        return UNKNOWN if status is None else exited(exit_code(status))
 
     def kill(self) -> None:
         """Send it SIGKILL; if it is pid 1 of a PID namespace, that ends all processes there."""
@@ -144,11 +144,6 @@ def _of_reaper(pid: int, reaper: Child, status: int, pidfd: int | None = None) -
         return os.pread(status, _LINE, 0)
 
     return ToldChild(pid, pidfd, told, "its reaper ended first")
-
-
-def _ending_of(status: int) -> Ending:
-    code = os.waitstatus_to_exitcode(status)
-    return exited(code if code >= 0 else 128 - code)
 
 
 class RuntimeJob(LocalJob[RuntimeCommands]):

@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Sequence
 
-import msgspec
 import trio
 
 from scrun.core.users import user_name
@@ -41,7 +40,7 @@ _TEXTS = {
 }
 _FORMAT = "State:|,PreemptTime:|,Reason:|,EndTime:"
 _EPOCH = re.compile(r"\d{1,12}", re.ASCII)
-_SECONDS = {"SLURM_TIME_FORMAT": "%s"}  # squeue(1): for strftime
+TIMES_AS_SECONDS = {"SLURM_TIME_FORMAT": "%s"}  # squeue(1): for strftime
 _NO_TIME = ("", "None", "N/A")
 _NOT_YET = ("RUNNING", "PENDING", "COMPLETING")
 _CANCELLED_BY = re.compile(r"CANCELLED by (\d{1,10})", re.ASCII)
@@ -102,10 +101,7 @@ async def query_ending(tools: Tools, child_env: ChildEnv, job_id: str) -> Ending
     sacct = os.path.join(os.path.dirname(tools.squeue), "sacct")
     of_job = [sacct, "--allocations", "--noheader", "--parsable2", "--jobs", job_id]
     with trio.move_on_after(_ANSWER), contextlib.suppress(OSError):
-        in_seconds = msgspec.structs.replace(
-            child_env, environment={**child_env.environment, **_SECONDS}
-        )
-        answer, known = await _query(squeue, in_seconds)
+        answer, known = await _query(squeue, child_env.with_more(TIMES_AS_SECONDS))
         if not known:
             lost = "Slurm does not know it any more: slurmctld has lost its state"
             return taken("cancelled", f"job {job_id} was ended: {lost}")
@@ -198,8 +194,7 @@ async def jobs_of_a_killed_salloc(
     """
     if tools.squeue is None:
         return []
-    environment = {**child_env.environment, "SLURM_TIME_FORMAT": "%s"}
-    asking = msgspec.structs.replace(child_env, environment=environment)
+    asking = child_env.with_more(TIMES_AS_SECONDS)
     command = [tools.squeue, *_MINE, "--Format", _SESSIONS]
     found: set[str] = set()
     with trio.move_on_after(_PATIENCE), contextlib.suppress(OSError):

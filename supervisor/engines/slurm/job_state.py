@@ -8,6 +8,7 @@ import msgspec
 
 from scrun.model.states import Ending, exited, taken
 from scrun.oci.signals import its_end
+from scrun.supervisor.children.processes import exit_code, shell_status
 from scrun.supervisor.engines.failures import program_failure
 from scrun.supervisor.engines.slurm.grammar import (
     OVER,
@@ -283,7 +284,7 @@ def step_exit(state: StepState, srun_status: int) -> Exit:
             codes.append(floor)  # some succeeded, and nobody knows how the others ended
         return Exit(max(codes), launched=True, out_of_memory=lack)
     if state.started and not state.aborted:
-        return Exit(srun_status if srun_status >= 0 else 128 - srun_status, launched=True)
+        return Exit(shell_status(srun_status), launched=True)
     return Exit(floor, launched=state.started)
 
 
@@ -310,12 +311,6 @@ def out_of_memory(job_id: str) -> Ending:
 def without_files(which: str) -> Ending:
     """Return the ending of a container whose images nobody serves any more, by job and task."""
     return taken("scrun-failure", f"job {which}: its root file system went away")
-
-
-def exit_code(status: int) -> int:
-    """Return an exit status for a wait status (waitpid(2)): 128+n for signals."""
-    code = os.waitstatus_to_exitcode(status)
-    return code if code >= 0 else 128 - code
 
 
 def _exit_code(status: int) -> int:

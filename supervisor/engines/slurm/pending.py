@@ -32,7 +32,6 @@ import stat
 import time
 from collections.abc import Sequence
 
-import msgspec
 import trio
 
 from scrun.core.paths import real_id
@@ -48,7 +47,7 @@ from scrun.model.waiting import (
 from scrun.supervisor.children.processes import ChildEnv, output_of
 from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.engines.slurm.job_ending import is_unknown
+from scrun.supervisor.engines.slurm.job_ending import TIMES_AS_SECONDS, is_unknown
 from scrun.supervisor.engines.slurm.tools import Tools
 
 _FIRST_PAUSE, _SECOND_PAUSE, _LAST_PAUSE = 0.5, 2.0, 60.0
@@ -59,7 +58,6 @@ _ANSWER = 10.0
 _SHARED, _LONGEST = "@queue", 2 << 20
 _ALONE, _TOGETHER = 16, 4  # queries at once, for one job and for several
 _REFILL = 4.0  # seconds for one more
-_TIMES_AS_SECONDS = {"SLURM_TIME_FORMAT": "%s"}
 
 
 class Queue:
@@ -154,8 +152,7 @@ class Queue:
                 return self._answers.get(job_id)
 
     async def _ask(self, child_env: ChildEnv, job_id: str, fresh: float) -> None:
-        environment = {**child_env.environment, **_TIMES_AS_SECONDS}
-        child_env = msgspec.structs.replace(child_env, environment=environment)
+        child_env = child_env.with_more(TIMES_AS_SECONDS)
         asked, which = set(self._jobs), ["--me", "--all"]
         if real_id("uid") == 0:
             asked, which = {job_id}, ["--jobs", job_id]

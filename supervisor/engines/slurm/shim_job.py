@@ -18,6 +18,7 @@ from scrun.core.errors import EngineError, StateError, shortened
 from scrun.model.states import Ending, exited, killed
 from scrun.model.usage import Usage, of_tasks
 from scrun.supervisor.children.node_scripts import BY_MOUNTS, signal_script
+from scrun.supervisor.children.processes import exit_code
 from scrun.supervisor.contracts.engine import NodeAnswer, Program, Session, Step
 from scrun.supervisor.contracts.first_process import Call
 from scrun.supervisor.contracts.networks import EngineSide, Networks, Reach
@@ -30,7 +31,7 @@ from scrun.supervisor.engines.failures import NotMade, create_and_run
 from scrun.supervisor.engines.slurm.job import JobParts, SlurmJob
 from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile, is_ending
 from scrun.supervisor.engines.slurm.job_shim import ContainerOnNode, JobShim
-from scrun.supervisor.engines.slurm.job_state import exit_code, out_of_memory, without_files
+from scrun.supervisor.engines.slurm.job_state import out_of_memory, without_files
 from scrun.supervisor.engines.slurm.launching import check_pmi
 from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT, begun, resumed, words_of
 from scrun.supervisor.engines.slurm.shim_task import ShimTask, TaskImages, container_config
@@ -358,7 +359,8 @@ class ShimJob(SlurmJob):
             if task.is_without_files and not self._killed.is_set():
                 one_of_several = len(self._tasks) > 1
                 return without_files(f"{self.id}: {task.where}" if one_of_several else self.id)
-        if any(task.is_short_of_memory for task in self._tasks) and not self._killed.is_set():
+        is_short = any(task.id in task.rank.shim.short_of_memory for task in self._tasks)
+        if is_short and not self._killed.is_set():
             return out_of_memory(self.id)
         alone = self.shims.neighbours.are_none(self._place)
         if os.WIFSIGNALED(highest) and alone and not self._killed.is_set():
@@ -373,7 +375,7 @@ class ShimJob(SlurmJob):
 
     async def _ends_unsaid(self) -> bool:
         """Tell whether our job is being ended: a shim may tell before salloc does."""
-        told = any(task.was_told_to_end for task in self._tasks)
+        told = any(task.id in task.rank.shim.told_to_end for task in self._tasks)
         if not told or self.shims.salloc is None:
             return False
         return await is_ending(self._tools, self._child_env, self.id)

@@ -9,13 +9,12 @@ import msgspec
 import trio
 
 from scrun.model.states import Ending, exited, killed
-from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.children.processes import ChildEnv, exit_code
 from scrun.supervisor.contracts.engine import Session
 from scrun.supervisor.contracts.program import SERVED, Program, rootfs
 from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.engines.failures import NotMade, not_started, read_log
-from scrun.supervisor.engines.slurm.job_state import exit_code
 from scrun.supervisor.engines.slurm.shim_site import SiteContainer, program_missing
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost

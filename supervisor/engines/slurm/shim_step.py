@@ -16,12 +16,13 @@ import trio
 from scrun.core.errors import EngineError, SettingsError, leaves
 from scrun.core.typed import convert
 from scrun.model.states import Ending, exited, taken
+from scrun.supervisor.children.processes import exit_code
 from scrun.supervisor.children.pumps import messages, received
 from scrun.supervisor.core.deposits import STEP, Deposit, no_deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.engines.slurm.job_state import JobState, ending_of_step, exit_code, step_exit
+from scrun.supervisor.engines.slurm.job_state import JobState, ending_of_step, step_exit
 from scrun.supervisor.engines.slurm.shim_site import NodeSite, SiteConfs
 from scrun.supervisor.engines.slurm.step import SrunStep, StepStreams
 from scrun.supervisor.log.journal import Journal

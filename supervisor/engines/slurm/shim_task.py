@@ -14,13 +14,13 @@ from scrun.core.errors import EngineError, StagingError, described
 from scrun.model.states import Ending
 from scrun.model.usage import Usage
 from scrun.oci.config import parse
+from scrun.supervisor.children.processes import exit_code
 from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.contracts.target import ImageFile, Mounting
 from scrun.supervisor.core.mounts import seen_mounts
 from scrun.supervisor.core.nurseries import for_all, until
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.local.runtime_config import with_absolute_paths, with_variables
-from scrun.supervisor.engines.slurm.job_state import exit_code
 from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT
 from scrun.supervisor.engines.slurm.shim_site import SiteContainer
 from scrun.supervisor.engines.slurm.shim_step import ShimStep
@@ -82,19 +82,9 @@ class ShimTask:
         return self.status is None and self.rank.shim.lost.is_set()
 
     @property
-    def is_short_of_memory(self) -> bool:
-        """Whether it may have ended for want of memory."""
-        return self.id in self.rank.shim.short_of_memory
-
-    @property
     def is_without_files(self) -> bool:
         """Whether it has ended because its root file system went away."""
         return self.id in self.rank.shim.without_files
-
-    @property
-    def was_told_to_end(self) -> bool:
-        """Whether Slurm had sent SIGTERM before it ended."""
-        return self.id in self.rank.shim.told_to_end
 
     async def create(self, config: dict[str, Any], **fields: object) -> dict[str, Any]:
         """Create it, with more fields; return the reply. A terminal is for the first task."""
