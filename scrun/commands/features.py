@@ -14,6 +14,7 @@ import json
 import os
 
 from scrun.cli.parse import Parsed, typed_settings
+from scrun.core.capabilities import CAPABILITIES
 from scrun.core.output import write
 from scrun.core.pods import ANNOTATIONS as OF_PODS
 from scrun.core.version import VERSION
@@ -41,16 +42,6 @@ MOUNT_OPTIONS = [
 
 # not `time`, which runc 1.1 does not have
 NAMESPACES = ["cgroup", "ipc", "mount", "network", "pid", "user", "uts"]
-
-# in the order of their numbers, capability.h
-CAPABILITIES = [
-    "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID",
-    "SETPCAP", "LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW",
-    "IPC_LOCK", "IPC_OWNER", "SYS_MODULE", "SYS_RAWIO", "SYS_CHROOT", "SYS_PTRACE", "SYS_PACCT",
-    "SYS_ADMIN", "SYS_BOOT", "SYS_NICE", "SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "MKNOD",
-    "LEASE", "AUDIT_WRITE", "AUDIT_CONTROL", "SETFCAP", "MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG",
-    "WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF", "CHECKPOINT_RESTORE",
-]  # fmt: skip
 
 # The runtime gets the seccomp filter unchanged. NOTIFY is missing: nobody listens on the nodes.
 ACTIONS = ["ALLOW", "ERRNO", "KILL", "KILL_PROCESS", "KILL_THREAD", "LOG", "TRACE", "TRAP"]

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import resource
 
+from scrun.core.capabilities import CAPABILITIES
 from scrun.supervisor.contracts.target import Target
-
-# in the order of their numbers (capability.h)
-_CAPABILITIES = """
-    CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE
-    NET_BIND_SERVICE NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO
-    SYS_CHROOT SYS_PTRACE SYS_PACCT SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME
-    SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG
-    WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE
-"""
 
 
 def local_target(*, uid: int, gid: int, maps_root: bool = False) -> Target:
@@ -41,7 +33,7 @@ def local_target(*, uid: int, gid: int, maps_root: bool = False) -> Target:
 def capability_names(bits: int) -> frozenset[str]:
     """Return the names of a set of capabilities, by the kernel's numbers."""
     return frozenset(
-        f"CAP_{name}" for number, name in enumerate(_CAPABILITIES.split()) if bits >> number & 1
+        f"CAP_{name}" for number, name in enumerate(CAPABILITIES) if bits >> number & 1
     )
 
 
