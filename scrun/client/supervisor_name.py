@@ -120,13 +120,10 @@ def _conmon() -> int:
 def _has(pid: str, end: str) -> bool:
     """Tell whether a process has a file; others than those of the user cannot be seen."""
     try:
-        return any(posix.readlink(f"/proc/{pid}/fd/{fd}") == end for fd in _files(pid))
+        files = posix.listdir(f"/proc/{pid}/fd")
+        return any(posix.readlink(f"/proc/{pid}/fd/{fd}") == end for fd in files)
     except OSError:
         return False
-
-
-def _files(pid: str) -> "list[str]":
-    return posix.listdir(f"/proc/{pid}/fd")
 
 
 def _environment(pid: str) -> "dict[bytes, bytes]":

@@ -70,7 +70,8 @@ def _start(parsed: Parsed, name: str) -> int:
         value = parsed.options.get(option)
         if value is not None:
             os.environ[variable] = value if isinstance(value, str) else "yes"
-    sock = launch(root, supervisor_name("user", parsed), settings_file=_settings_file(parsed))
+    settings_file = parsed.text("config-file") or ""
+    sock = launch(root, supervisor_name("user", parsed), settings_file=settings_file)
     try:
         wire.send(sock, build_call("pool", os.getpid(), parsed.argv))
         status, answer = wire.receive(sock)
@@ -80,10 +81,6 @@ def _start(parsed: Parsed, name: str) -> int:
         return report_failure(answer, status, parsed)
     say(answer)
     return 0
-
-
-def _settings_file(parsed: Parsed) -> str:
-    return parsed.text("config-file") or ""
 
 
 def _change(parsed: Parsed, name: str) -> int:

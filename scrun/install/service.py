@@ -149,15 +149,11 @@ def _listener(path: str) -> int:
 
 def _serves(pid: int) -> bool:
     """Tell whether a process is podman's service, and not a manager of units."""
-    return _is_service(_words(pid))
-
-
-def _words(pid: int) -> Sequence[str]:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read(_LONGEST).decode(errors="replace").split("\0")
+            return _is_service(file.read(_LONGEST).decode(errors="replace").split("\0"))
     except OSError:
-        return ()
+        return False
 
 
 def _is_service(words: Sequence[str]) -> bool:

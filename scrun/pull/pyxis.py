@@ -85,6 +85,7 @@ def read(
     options, as `known` returns them.
     """
     found: list[Word] = []
+    listed = listed or {}
     position = 0
     while position < len(arguments):
         word = arguments[position]
@@ -95,11 +96,12 @@ def read(
         position += 1
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")
-            name = _whole(name, listed or {})
-            takes = not equals and _takes(name, listed or {})
+            name = _whole(name, listed)
+            needs = listed[name][1] if name in listed else name not in _FLAGS
+            takes = needs and not equals
             given = value if equals else None
         else:
-            name, takes, given = _short(word, listed or {})
+            name, takes, given = _short(word, listed)
         if batch and name == "wait":
             takes = False
         words: tuple[str, ...] = (word,)
@@ -110,10 +112,6 @@ def read(
             position += 1
         found.append(Word(name, given, words))
     return found, list(arguments[position:])
-
-
-def _takes(name: str, listed: Mapping[str, tuple[str, bool]]) -> bool:
-    return listed[name][1] if name in listed else name not in _FLAGS
 
 
 def _whole(name: str, listed: Mapping[str, tuple[str, bool]]) -> str:

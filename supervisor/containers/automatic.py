@@ -99,10 +99,8 @@ class Automatic:
             for node in staying
             if node.is_idle and not is_needed
         }
-        self._scope.deadline = min(due, *self._ends(), math.inf)
-
-    def _ends(self) -> list[float]:
-        return [since + self._idle for since in self._unneeded.values()]
+        ends = (since + self._idle for since in self._unneeded.values())
+        self._scope.deadline = min(due, *ends, math.inf)
 
     async def keep_time(self) -> None:
         """Do all that when it is due, until the pool has ended."""

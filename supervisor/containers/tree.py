@@ -419,19 +419,15 @@ class ContainerTree(Phases):
                 await self._replace_anchor(process)
             await self._keep(staged)
             if self._create_request.template and not engines:
-                await self._leave_template(staged)
+                from scrun.supervisor.containers.templates import leave
+
+                assert self._bundle is not None
+                await leave(self._create_request, self._bundle, staged, self._ledger)
             ending = await self._wait_and_run(process)
             if staged.final:  # the runtime forgets it meanwhile
                 self._ending = self._ending or ending
                 await self._report_end()
         return ending
-
-    async def _leave_template(self, staged: Staged) -> None:
-        """Leave what others like it can be made from, if that is possible."""
-        from scrun.supervisor.containers.templates import leave
-
-        assert self._bundle is not None
-        await leave(self._create_request, self._bundle, staged, self._ledger)
 
     async def _wait_and_run(self, process: FirstProcess) -> Ending:
         try:

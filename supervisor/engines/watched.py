@@ -5,7 +5,7 @@ descriptors, for a successor. After that there is a process in the foreground, w
 """
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -121,8 +121,9 @@ class DeferredContainer:
         if go_on is not None:  # then a process has got them
             self._close_streams()
             deposit.drop(STDIO)
+        stdin, stdout, stderr = self._stdio or (-1, -1, -1)
         self._step = Step(
-            stdio=_three(self._stdio or (-1, -1, -1)),
+            stdio=(stdin, stdout, stderr),
             running=self._begins_to_run,
             **found.facts["late"],
         )
@@ -170,8 +171,3 @@ class DeferredContainer:
     def _close_streams(self) -> None:
         while self._stdio:
             os.close(self._stdio.pop())
-
-
-def _three(fds: Sequence[int]) -> tuple[int, int, int]:
-    stdin, stdout, stderr = fds
-    return stdin, stdout, stderr

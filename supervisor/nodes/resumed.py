@@ -113,9 +113,8 @@ class ResumedShim(Shim):
         return target in self._started
 
     def _take(self, resumed: ResumeReply) -> None:
-        self.table.resume(resumed.inputs)
+        self.table.resume(resumed.inputs, resumed.times * STREAMS)
         self._times = resumed.times
-        self.table.begin_at(resumed.times * STREAMS)
         for target in self._targets:
             found = resumed.targets.get(target)
             if found is None or found.started:

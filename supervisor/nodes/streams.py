@@ -280,21 +280,18 @@ class StreamTable:
         for outgoing in self.outgoing.values():
             outgoing.link = link
 
-    def resume(self, inputs: Mapping[str, tuple[int, int]]) -> None:
-        """Go on to send where another supervisor was killed.
+    def resume(self, inputs: Mapping[str, tuple[int, int]], last: int) -> None:
+        """Go on to send where another supervisor was killed, which has no number above `last`.
 
         By number: how many bytes of a stream the shim has, and how many more it takes. A stream
         that is missing has ended there.
         """
+        self._last = last
         for number, outgoing in self.outgoing.items():
             if (found := inputs.get(str(number))) is not None:
                 outgoing.resume(*found)
             else:
                 outgoing.close()
-
-    def begin_at(self, number: int) -> None:
-        """Use higher numbers than another supervisor has."""
-        self._last = number
 
     def forget(self, number: int) -> None:
         """Forget a stream; frames of it are dropped from now on."""

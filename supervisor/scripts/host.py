@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from scrun.core.errors import ScrunError, StagingError
+from scrun.core.errors import StagingError
 from scrun.settings.file.load import Lua
 from scrun.settings.script import ScriptSite
 from scrun.supervisor.children.processes import ChildEnv
@@ -34,13 +34,13 @@ class StagingScript:
             )  # fmt: skip
             self.missing = tuple(os.fsdecode(name) for name in missing)
             return
-        raise self._failure(f"was not loaded within {_LOADING:g} s")
+        raise self._worker.failure(f"was not loaded within {_LOADING:g} s")
 
     def check_complete(self) -> None:
         if len(self.missing) == 1:
-            raise self._failure(f"function {self.missing[0]} is missing")
+            raise self._worker.failure(f"function {self.missing[0]} is missing")
         if self.missing:
-            raise self._failure(f"functions {' and '.join(self.missing)} are missing")
+            raise self._worker.failure(f"functions {' and '.join(self.missing)} are missing")
 
     async def call(
         self,
@@ -65,9 +65,6 @@ class StagingScript:
             "call", function, *originals, count, *words, *entries, until=b"done", remote=remote
         )
         return os.fsdecode(bundle), os.fsdecode(root)
-
-    def _failure(self, reason: str) -> ScrunError:
-        return self._worker.failure(reason)
 
 
 @asynccontextmanager

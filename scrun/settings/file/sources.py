@@ -57,7 +57,8 @@ def real_uid(env: "Mapping[str, str]", uid_map: str = "/proc/self/uid_map") -> i
     if uid != 0:
         return uid
     try:
-        lines = _read(uid_map).decode("ascii", "replace").split("\n")
+        with open(uid_map, "rb") as file:
+            lines = file.read(LIMIT).decode("ascii", "replace").split("\n")
     except OSError:
         rootless = env.get("_CONTAINERS_ROOTLESS_UID", "")
         return int(rootless) if rootless.isascii() and rootless.isdigit() else 0
@@ -116,17 +117,6 @@ def default_root(env: "Mapping[str, str]", setting: str | None = None) -> str:
     raise SettingsError(
         f"no directory for the containers of uid {uid}: set XDG_RUNTIME_DIR, or give --root"
     )
-
-
-def _read(path: str) -> bytes:
-    descriptor = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
-    try:
-        content = b""
-        while len(content) < LIMIT and (piece := posix.read(descriptor, 65536)):
-            content += piece
-        return content
-    finally:
-        posix.close(descriptor)
 
 
 _LARGEST = 16383

@@ -247,9 +247,10 @@ def read_given(
         _take(option, text, source, values)
     for variable, (name, text) in asked.items():
         if must_be_known and text and variable not in {**known, **environment}:
+            nearest = hint(name.removeprefix(PREFIX)[:_LONGEST_NAME], known.values(), PREFIX)
             raise SpankError(
                 f"config.json: annotation {_shown(name)}: no script of plugstack.conf has such an "
-                f"option{_nearest(name, known.values())}"
+                f"option{nearest}"
             )
     named = {key: key for key in environment if key.startswith(VARIABLE)}
     named |= {variable: f"annotation {name}" for variable, (name, _) in asked.items()}
@@ -278,10 +279,6 @@ def _check_plain(source: str, text: str, variable: str) -> None:
             f"{source}={_shown(text)}: is not accepted from an image (file names, quotes, control "
             f"characters): set {variable} in the environment of create"
         )
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    return hint(name.removeprefix(PREFIX)[:_LONGEST_NAME], known, PREFIX)
 
 
 def _shown(text: str) -> str:

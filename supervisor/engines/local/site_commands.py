@@ -47,15 +47,8 @@ class OciConfCommands(msgspec.Struct, frozen=True):
     uid: int
     patterns: NodeRuntime
 
-    @property
-    def cgroups(self) -> bool:
-        """Whether resources are applied: this leaves them to the site's commands."""
-        return True
-
-    @property
-    def maps_root(self) -> bool:
-        """Whether the runtime wants user 0 in every id map: it may be runc."""
-        return True
+    cgroups = True  # resources are left to the site's commands
+    maps_root = True  # it may be runc
 
     @property
     def link_rootfs(self) -> bool:

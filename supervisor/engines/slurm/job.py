@@ -155,7 +155,7 @@ class SrunJob(SlurmJob):
         return super().sound and all(session.ended for session in self._sessions)
 
     async def run(self, step: Step) -> Ending:
-        streams = self._streams_of(step)
+        streams, deposit = self._streams_of(step), self._request.deposit
         options = self._container_options(step)
         if streams.far_terminal:
             await in_thread(self._write_size, step)
@@ -167,8 +167,8 @@ class SrunJob(SlurmJob):
             **_handed_over(step),
         }
         status = await self._step.run(
-            options, self._command(step), streams, step.running, variables, self._step_deposit,
-            leashed=self._held.state is None,
+            options, self._command(step), streams, step.running, variables,
+            deposit if deposit.is_kept else None, leashed=self._held.state is None,
         )  # fmt: skip
         return await self._how_step_ended(status)
 
@@ -191,11 +191,6 @@ class SrunJob(SlurmJob):
         streams = self._streams_of(step)
         status = await self._step.run_on(self._found, step.running, streams, task_status)
         return await self._how_step_ended(status)
-
-    @property
-    def _step_deposit(self) -> Deposit | None:
-        deposit = self._request.deposit
-        return deposit if deposit.is_kept else None
 
     def _streams_of(self, step: Step) -> StepStreams:
         far_terminal = step.terminal and self._features.real_terminal

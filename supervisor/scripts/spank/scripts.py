@@ -161,10 +161,7 @@ class Scripts:
     def end_if_idle(self, *expected: str) -> None:
         """End the worker if no open context has a function left, or in `expected`, to call."""
         if not any(context.expects(*expected) for context in self._contexts):
-            self._drop()
-
-    def end(self) -> None:
-        self._drop()
+            self.end()
 
     async def call(
         self, context: Context, callback: str, chosen: Callable[[LoadedScript], bool] | None = None
@@ -260,7 +257,7 @@ class Scripts:
                 done = True
         finally:
             if not done:
-                self._drop()
+                self.end()
         if not done:
             raise SpankError(f"{subject}: took longer than {self._timeout:g} s")
         return answer
@@ -285,7 +282,7 @@ class Scripts:
                 task_status.started(worker)
                 await enough.wait()
 
-    def _drop(self) -> None:
+    def end(self) -> None:
         self._enough.set()
         self._worker = None
         for context in self._contexts:
