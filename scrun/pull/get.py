@@ -10,6 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -135,18 +136,18 @@ def _get(reference: Reference, request: Request) -> Entry:
         raise ImageError(f"{reference.text}: there is no root file system of this name; {remedy}")
     if reference.transport == DIRECTORY:
         real = os.path.realpath(name)
-        return store.make(f"dir-{digest_of_words(real)}", _Link(reference, real))
+        return store.make(f"dir-{digest_of_words(real)}", partial(_linked, reference, real))
     if reference.transport == SQUASHFS:
         key = key_of(name, unpacked=not request.mounts)
-        return _make(key, request, _Squashfs(reference, request))
+        return _make(key, request, partial(_of_squashfs, reference, request))
     if reference.transport == "oci":
         image = find_image(name)
         digest = layout.manifest_digest(image)
         kind = str(image.descriptor.get("mediaType"))
         key = _key(digest, os.uname().machine if kind.encode() in _LISTS else "")
-        return _make(key, request, _Layout(reference, image, digest, request))
+        return _make(key, request, partial(_of_layout, reference, image, digest, request))
     digest, key = _resolve(reference, request)
-    return _make(key, request, _Skopeo(reference, digest, request))
+    return _make(key, request, partial(_by_skopeo, reference, digest, request))
 
 
 def _make(key: str, request: Request, fill: "Callable[[str, Lock], Facts]") -> Entry:
@@ -207,103 +208,87 @@ def _file_of(name: str) -> str:
     return path or name
 
 
-class _Link:
-    def __init__(self, reference: Reference, real: str) -> None:
-        self._reference, self._real = reference, real
-
-    def __call__(self, directory: str, lock: Lock) -> Facts:
-        os.symlink(self._real, os.path.join(directory, ROOTFS))
-        return Facts(self._reference.text, defaults=Defaults(cmd=("/bin/sh",)))
+def _linked(reference: Reference, real: str, directory: str, lock: Lock) -> Facts:
+    os.symlink(real, os.path.join(directory, ROOTFS))
+    return Facts(reference.text, defaults=Defaults(cmd=("/bin/sh",)))
 
 
-class _Squashfs:
-    """Makes an image of a file: a link to it, and what is in its root directory; or its files."""
-
-    def __init__(self, reference: Reference, request: Request) -> None:
-        self._reference, self._request = reference, request
-
-    def __call__(self, directory: str, lock: Lock) -> Facts:
-        file, rootfs = self._reference.name, os.path.join(directory, ROOTFS)
-        if self._request.mounts:
-            with contextlib.suppress(ImageError):  # unsquashfs is old; or says below what is wrong
-                defaults = look_into_squashfs(file, rootfs)
-                os.symlink(os.path.realpath(file), os.path.join(directory, LINK))
-                return Facts(self._reference.text, defaults=defaults)
-        size, bar = os.stat(file).st_size, Bar(file, self._request.say, lock.say)
-        defaults = unpack_squashfs(
-            file, rootfs, self._request.unpacked, lambda count: bar.unpacked(count, size)
-        )
-        return Facts(self._reference.text, defaults=defaults)
+def _of_squashfs(reference: Reference, request: Request, directory: str, lock: Lock) -> Facts:
+    """Make an image of a file: a link to it, and what is in its root directory; or its files."""
+    file, rootfs = reference.name, os.path.join(directory, ROOTFS)
+    if request.mounts:
+        with contextlib.suppress(ImageError):  # unsquashfs is old; or says below what is wrong
+            defaults = look_into_squashfs(file, rootfs)
+            os.symlink(os.path.realpath(file), os.path.join(directory, LINK))
+            return Facts(reference.text, defaults=defaults)
+    size, bar = os.stat(file).st_size, Bar(file, request.say, lock.say)
+    defaults = unpack_squashfs(
+        file, rootfs, request.unpacked, lambda count: bar.unpacked(count, size)
+    )
+    return Facts(reference.text, defaults=defaults)
 
 
-class _Layout:
-    def __init__(
-        self,
-        reference: Reference,
-        image: LayoutImage,
-        digest: str,
-        request: Request,
-        bar: Bar | None = None,
-    ) -> None:
-        self._reference, self._image, self._digest = reference, image, digest
-        self._request, self._bar = request, bar
-
-    def __call__(self, directory: str, lock: Lock) -> Facts:
-        bar = self._bar or Bar(self._reference.text, self._request.say, lock.say)
-        os.mkdir(rootfs := os.path.join(directory, ROOTFS), 0o755)
-        configuration = layout.unpack(self._image, rootfs, self._request.unpacked, bar.unpacked)
-        defaults = layout.defaults_of(self._image, configuration, rootfs)
-        return Facts(self._reference.text, self._digest, defaults=defaults)
+def _of_layout(
+    reference: Reference,
+    image: LayoutImage,
+    digest: str,
+    request: Request,
+    directory: str,
+    lock: Lock,
+    bar: Bar | None = None,
+) -> Facts:
+    bar = bar or Bar(reference.text, request.say, lock.say)
+    os.mkdir(rootfs := os.path.join(directory, ROOTFS), 0o755)
+    configuration = layout.unpack(image, rootfs, request.unpacked, bar.unpacked)
+    defaults = layout.defaults_of(image, configuration, rootfs)
+    return Facts(reference.text, digest, defaults=defaults)
 
 
-class _Skopeo:
-    def __init__(self, reference: Reference, digest: str, request: Request) -> None:
-        self._reference, self._digest, self._request = reference, digest, request
+def _by_skopeo(
+    reference: Reference, digest: str, request: Request, directory: str, lock: Lock
+) -> Facts:
+    folder = os.path.join(directory, _LAYOUT)
+    # what was looked up, whatever the tag means by now
+    of_registry = digest if reference.transport == "docker" else ""
+    if not request.shown:
+        request.warn(f"getting {reference.text}")
+    size = _size(reference, of_registry) if request.shown else 0
+    bar = Bar(reference.text, request.say, lock.say, size)
 
-    def __call__(self, directory: str, lock: Lock) -> Facts:
-        reference = self._reference
-        folder = os.path.join(directory, _LAYOUT)
-        # what was looked up, whatever the tag means by now
-        of_registry = self._digest if reference.transport == "docker" else ""
-        if not self._request.shown:
-            self._request.warn(f"getting {reference.text}")
-
-        bar = Bar(reference.text, self._request.say, lock.say, self._size(of_registry))
-        run(
-            *("skopeo", "copy", "--quiet", reference.source(of_registry), f"oci:{folder}:{_TAG}"),
-            what=f"{reference.text}: skopeo cannot get it",
-            progress=lambda _: bar.got(self._come_so_far(folder)),
-        )
-        image = find_image(f"{folder}:{_TAG}")
-        facts = _Layout(reference, image, self._digest, self._request, bar)(directory, lock)
-        shutil.rmtree(folder)
-        return facts
-
-    def _come_so_far(self, folder: str) -> int:
-        """Return how many bytes have arrived; refuse more than the image may even unpack to."""
-        count, most = _bytes(folder), self._request.unpacked
+    def look(_: int) -> None:
+        """Show what has arrived; refuse more bytes than the image may even unpack to."""
+        count, most = _bytes(folder), request.unpacked
         if most and count > most:
-            raise ImageError(f"{self._reference.text}: has more than {most >> 20} MiB: {REMEDY}")
-        return count
+            raise ImageError(f"{reference.text}: has more than {most >> 20} MiB: {REMEDY}")
+        bar.got(count)
 
-    def _size(self, digest: str) -> int:
-        """Return how many bytes the image has, so far as it is worth to ask; else 0."""
-        if not self._request.shown:
-            return 0
-        if self._reference.transport.endswith("-archive"):
-            with contextlib.suppress(OSError):
-                return os.stat(_file_of(self._reference.name)).st_size
-        if self._reference.transport != "docker":
-            return 0
-        for _ in range(2):  # the first one may be an index
-            source = self._reference.source(digest)
-            with contextlib.suppress(ScrunError):
-                raw = run("skopeo", "inspect", "--raw", source, what=source)
-                content = decode(raw, source)
-                if size := layout.size_of_layers(content):
-                    return size
-                digest = layout.digest_of_here(content)
+    run(
+        *("skopeo", "copy", "--quiet", reference.source(of_registry), f"oci:{folder}:{_TAG}"),
+        what=f"{reference.text}: skopeo cannot get it",
+        progress=look,
+    )
+    image = find_image(f"{folder}:{_TAG}")
+    facts = _of_layout(reference, image, digest, request, directory, lock, bar)
+    shutil.rmtree(folder)
+    return facts
+
+
+def _size(reference: Reference, digest: str) -> int:
+    """Return how many bytes an image has, so far as it is worth to ask; else 0."""
+    if reference.transport.endswith("-archive"):
+        with contextlib.suppress(OSError):
+            return os.stat(_file_of(reference.name)).st_size
+    if reference.transport != "docker":
         return 0
+    for _ in range(2):  # the first one may be an index
+        source = reference.source(digest)
+        with contextlib.suppress(ScrunError):
+            raw = run("skopeo", "inspect", "--raw", source, what=source)
+            content = decode(raw, source)
+            if size := layout.size_of_layers(content):
+                return size
+            digest = layout.digest_of_here(content)
+    return 0
 
 
 def _bytes(folder: str) -> int:
