@@ -1,27 +1,34 @@
-"""Connections to ports of a container: by its shim, or past it where that is on this machine."""
+"""Connections to ports of a container: by its shim, or past it where that is on this machine.
 
+Also what containers of a shim connect to in networks of their engine's, and at its sockets.
+"""
+
+import base64
 import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
 from signal import SIGTERM
+from typing import Any
 
 import trio
 
-from scrun.core.errors import EngineError
+from scrun.core.errors import EngineError, ScrunError
 from scrun.protocol.wire import peer_pid, peer_uid
-from scrun.supervisor.contracts.networks import Reach
+from scrun.supervisor.contracts.networks import EngineSide, Reach
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.nodes.beginning import Rank
 from scrun.supervisor.nodes.beside import RIGHTS, Beside
 from scrun.supervisor.nodes.connection import Awaited, Shim
 from scrun.supervisor.nodes.ends import Ready
-from scrun.supervisor.nodes.messages import ShimError
+from scrun.supervisor.nodes.messages import ShimError, ShimLost
 from scrun.supervisor.nodes.streams import Incoming, Outgoing
 from scrun.supervisor.shim.network import SAME, host, socket_of
 from scrun.supervisor.wire.frames import BESIDE, EARLY
 
 _PATIENCE = 2.5
+_MOST = 256
+"""Connections and questions of one container at a time; others wait in the shim."""
 
 
 class _ToServer(Outgoing):
@@ -45,10 +52,8 @@ class _ToServer(Outgoing):
 async def reaching(rank: Rank, container: str, *, outside: bool) -> AsyncIterator[Reach]:
     """Reach the network of a container while the block runs.
 
-    With the first connection its shim is asked whether we can do so without it.
-
-    Args:
-        outside: See `Job.reaching`.
+    With the first connection its shim is asked whether we can do so without it. `outside`: see
+    `Job.reaching`.
     """
     beside: Beside | None = None
     is_known = rank.hello.protocol < BESIDE
@@ -104,9 +109,6 @@ async def connect(
 ) -> None:
     """Carry bytes between a client and a port of a container until both directions have ended.
 
-    Args:
-        outside: See `Job.reaching`.
-
     Raises:
         EngineError: It cannot be connected to, the server has reset the connection, or the shim
             has gone, or does not answer.
@@ -117,8 +119,7 @@ async def connect(
 async def attach(rank: Rank, server: trio.socket.SocketType, **which: object) -> None:
     """Carry bytes of a connection that a container has made, as `connect` does.
 
-    Args:
-        which: Which one, as fields of the call.
+    `which`: which one, as fields of the call.
     """
     await _carry(rank, "attach", server, **which)
 
@@ -173,3 +174,45 @@ async def _answered(shim: Shim, container: str, reply: trio.Event) -> None:
         return
     if not reply.is_set():
         raise EngineError(f"its node has not answered for {2 * _PATIENCE:g} s")
+
+
+async def serve(rank: Rank, engine: EngineSide, **which: object) -> None:
+    """Serve them until this is cancelled, or the shim has gone.
+
+    Args:
+        engine: The engine's networks, or sockets.
+        which: The container, and which of these, as fields of the calls.
+    """
+    room = trio.Semaphore(_MOST)
+    async with unwrapped() as nursery:
+        while True:
+            await room.acquire()
+            try:
+                arrived = await rank.shim.call("accept", **which)
+            except (ShimError, ShimLost):  # the container has ended; or it cannot do that
+                return
+            nursery.start_soon(_serve, rank, which, arrived, engine, room)
+
+
+async def _serve(
+    rank: Rank,
+    which: dict[str, object],
+    arrived: dict[str, Any],
+    engine: EngineSide,
+    room: trio.Semaphore,
+) -> None:
+    which = {**which, "number": arrived["number"]}
+    try:
+        path, addresses = arrived["path"], arrived["addresses"]
+        if not (path or addresses):
+            answer = await engine.ask(base64.b64decode(arrived["text"]))
+            text = base64.b64encode(answer).decode()
+            rank.shim.tell("answer", **which, text=text)
+            return
+        [address] = addresses or [(path, 0)]
+        with await engine.connect(*address) as server:
+            await attach(rank, server, **which)
+    except (ScrunError, OSError, ValueError):
+        rank.shim.tell("refuse", **which)
+    finally:
+        room.release()

@@ -468,7 +468,7 @@ class ShimJob(SlurmJob):
             raise EngineError(why)
 
     async def reach_out(self, engine: EngineSide) -> None:
-        from scrun.supervisor.nodes.outbound import serve
+        from scrun.supervisor.nodes.connected import serve
 
         task = (await self._alive())[0]
         await serve(task.rank, engine, container=task.id)
@@ -479,7 +479,7 @@ class ShimJob(SlurmJob):
         return 0 if by_site else min(rank.hello.protocol for rank in ranks)
 
     async def reach_sockets(self, engine: EngineSide) -> None:
-        from scrun.supervisor.nodes.outbound import serve
+        from scrun.supervisor.nodes.connected import serve
 
         async def of(task: ShimTask) -> None:
             await serve(task.rank, engine, container=task.id, sockets=True)
