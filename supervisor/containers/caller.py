@@ -207,9 +207,6 @@ async def send_progress(
 
     On exit, all messages written in the block have been sent. A caller that does not read misses
     those that do not fit into the queue; one that is gone misses them all.
-
-    Args:
-        send: Sends bytes to the caller.
     """
     shown = journal.shown
     if shown.stderr == shown.log == "quiet" and not shown.live:

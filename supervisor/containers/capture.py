@@ -39,7 +39,6 @@ class Followed:
     """
 
     def __init__(self, path: str, file: LimitedFile | None = None) -> None:
-        """`file`: the file, if its size is limited."""
         self.path = path
         self.file = file
         self.ended = False

@@ -45,7 +45,6 @@ class Claim:
         self.fd = fd
 
     def note(self, job_id: str) -> None:
-        """Write the job's id."""
         with suppress(OSError):  # a full disk
             os.pwrite(self.fd, job_id.encode(), 0)
 

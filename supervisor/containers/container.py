@@ -33,11 +33,7 @@ class Container(ContainerTree):
         return [self._deposit, *(self.takeover.deposits if self.takeover is not None else ())]
 
     def is_taken_over(self, socket: str) -> None:
-        """Note that it is ours: its deposit has begun.
-
-        Args:
-            socket: The name of ours.
-        """
+        """Note that it is ours: its deposit has begun. `socket`: the name of ours."""
         assert self.takeover is not None
         with suppress(OSError):  # a full disk ends no container
             link(self.directory, socket)  # first: who reads that we live connects to us

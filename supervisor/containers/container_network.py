@@ -42,10 +42,6 @@ class ContainerNetwork:
     async def find(self, bundle: Bundle, anchor: int, found: Inheritance | None) -> None:
         """Learn where it is, or let docker make it now.
 
-        Args:
-            anchor: The anchor's pid.
-            found: What another supervisor has left of the container.
-
         Raises:
             EngineError: It could not be made.
         """

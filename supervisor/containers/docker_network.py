@@ -31,10 +31,7 @@ def hook_of(bundle: Bundle) -> Hook | None:
 async def made_network(
     container: str, bundle: Bundle, hook: Hook, anchor: int, child_env: ChildEnv
 ) -> str:
-    """Let dockerd make the network of a container.
-
-    Args:
-        anchor: The anchor's pid.
+    """Let dockerd make the network of a container, whose anchor has the pid `anchor`.
 
     Returns:
         The network namespace, if there is anything in it: `--network none` has nothing.

@@ -261,14 +261,12 @@ class EngineNetwork:
     # What the container reaches by it: `EngineSide`
 
     async def connect(self, address: str, port: int) -> trio.socket.SocketType:
-        """See `EngineSide.connect`."""
         if not self._is_at(address):  # a node's word is not trusted
             raise EngineError(f"{address} is not in {', '.join(self.networks.addresses)}")
         sock = await self._within(partial(socket.socket, socket.AF_INET))
         return await _connected(sock, address, port)
 
     async def ask(self, question: bytes) -> bytes:
-        """See `EngineSide.ask`."""
         answer = b""
         for resolver in await in_thread(self._name_servers):
             if not self._is_at(resolver):

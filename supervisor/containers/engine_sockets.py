@@ -37,7 +37,6 @@ class EngineSockets:
         return trio.socket.from_stdlib_socket(found)
 
     async def ask(self, question: bytes) -> bytes:
-        """See `EngineSide.ask`."""
         raise EngineError("sockets have no name server")
 
 

@@ -64,13 +64,9 @@ class LiveSession:
         *,
         in_step: bool = False,
     ) -> None:
-        """Prepare; nothing runs yet.
+        """Prepare; nothing runs yet. Anchor, stdio and deposit are owned from now on.
 
-        Args:
-            anchor: Owned from now on.
-            stdio: Owned from now on.
-            deposit: Keeps what it needs to outlive us; owned from now on.
-            in_step: Whether the anchor is a command in a step of Slurm's, which signals that.
+        `in_step`: whether the anchor is a command in a step of Slurm's, which signals that.
         """
         self._in_step = in_step
         self.deposit = deposit

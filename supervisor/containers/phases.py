@@ -68,14 +68,7 @@ from scrun.supervisor.log.supervisor_log import fault, traceback_of
 
 
 class RunningContainer(NamedTuple):
-    """A running container.
-
-    Attributes:
-        job: Its job.
-        bundle: The submitted bundle.
-        staged: The staged bundle.
-        journal: Its log.
-    """
+    """A running container; `bundle` is the submitted one."""
 
     job: Job
     bundle: Bundle

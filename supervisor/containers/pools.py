@@ -113,12 +113,7 @@ class Pool:
         nursery: trio.Nursery,
         ended: Callable[["Pool"], None],
     ) -> None:
-        """Begin without nodes.
-
-        Args:
-            nursery: For the tasks that hold jobs.
-            ended: Called when it has no node any more.
-        """
+        """Begin without nodes. `ended`: called when it has none any more."""
         self.call = call
         self.nodes: list[PoolNode] = []
         self._engine = engine
@@ -160,11 +155,7 @@ class Pool:
         return new
 
     def adopt(self, left: Inheritance) -> None:
-        """Have a node of a supervisor that has died.
-
-        Args:
-            left: What that has left for the node's job; owned from now on.
-        """
+        """Have a node of a supervisor that has died; what it has left is owned from now on."""
         deposit = self._deposits.again(left)
         deposit.begin()
         claim = Claim(self._root, self.call.name, left.facts[_CLAIM], left.take(_CLAIM))
@@ -421,11 +412,7 @@ class Pools:
         self._changed()
 
     def adopt(self, left: Inheritance, engine: Engine, call: PoolCall) -> None:
-        """Have a node of a supervisor that has died.
-
-        Args:
-            left: What that has left for the node's job; owned from now on.
-        """
+        """Have a node of a supervisor that has died, see `Pool.adopt`."""
         pool = self._pools.get(call.name) or self._new(call, engine)
         try:
             pool.adopt(left)
@@ -502,7 +489,6 @@ class Pools:
         return True
 
     async def stop_all(self) -> None:
-        """Stop all pools."""
         async with unwrapped() as nursery:
             for name in self._pools:
                 nursery.start_soon(self.stop, name)

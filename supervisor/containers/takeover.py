@@ -81,11 +81,7 @@ class Takeover:
             found.close()
 
     async def end(self, deposit: Deposit) -> None:
-        """Let go of what nobody has taken over; nobody waits for it any more.
-
-        Args:
-            deposit: The container's.
-        """
+        """Let go of what nobody has taken over; nobody waits for it any more."""
         container = self.found.container
         if (job := self.found.job) is not None:
             job.together.joins(container)

@@ -87,11 +87,7 @@ class ContainerTree(Phases):
     ) -> None:
         """Prepare; nothing runs yet.
 
-        Args:
-            ledger: Its record; the ledger's journal is owned from now on.
-            anchor: The anchor; owned from now on.
-            stdio: The container's descriptors; owned from now on.
-            takeover: What another supervisor has left of it; owned from now on.
+        The ledger's journal, the anchor, stdio and takeover are owned from now on.
         """
         super().__init__(create_request, ledger, anchor, stdio, caller)
         self.takeover = takeover
