@@ -85,7 +85,7 @@ class Trail:
             program = bundle.config.process.args[0][:_LONGEST_WORD]
             self.add("create", program=program, requests=requests, mounts=mounts)
             if not self._required:
-                self._begin(self._not_begun)
+                self._begin()
             elif why := await self.flush():
                 self._ledger.note(audit="")
                 raise SettingsError(why)
@@ -93,7 +93,7 @@ class Trail:
     def started(self) -> None:
         """Write that it runs."""
         if self.add("start"):
-            self._begin(self._failed)
+            self._begin()
 
     def note(self, *, ends: bool) -> None:
         """Note in its record, with the next change, what is known of its lines."""
@@ -128,21 +128,21 @@ class Trail:
             self._lines.append(_fields(self._ledger.record, event, **more))
         return bool(self._lines)
 
-    def _begin(self, failed: Callable[[str], None]) -> None:
+    def _begin(self) -> None:
         """Write the lines while nobody waits: that would take five times as long as a line."""
         token, target = trio.lowlevel.current_trio_token(), self._ledger.record.audit
 
         def write() -> None:
             if why := self._drain(target):
                 with contextlib.suppress(trio.RunFinishedError):
-                    token.run_sync_soon(failed, why)
+                    token.run_sync_soon(self._not_written, why)
 
         with contextlib.suppress(RuntimeError):  # there is no thread: the next line comes with it
             trio.lowlevel.start_thread_soon(write, methodcaller("unwrap"))
 
-    def _not_begun(self, why: str) -> None:
+    def _not_written(self, why: str) -> None:
         self._failed(why)
-        if not self._is_written:
+        if self._ledger.record.audit and not self._is_written:  # nor is any other then
             self._ledger.note(audit="")
             self._say(why)
 

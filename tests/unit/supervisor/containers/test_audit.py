@@ -4,7 +4,7 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -177,6 +177,25 @@ async def test_one_without_a_beginning_has_no_other_line(books: Books, tmp_path:
     (tmp_path / "audit").rmdir()
     await trail.ended()
     assert not (tmp_path / "audit").exists()
+
+
+@pytest.mark.parametrize("first", [0, 1])
+async def test_no_beginning_whichever_thread_finds_it(
+    books: Books, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    (tmp_path / "audit").mkdir()
+    books.ledger.note(is_audited=False)
+    threads: list[Callable[[], None]] = []
+    said: list[str] = []
+    trail = Trail(books.ledger, said.append, required=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(trio.lowlevel, "start_thread_soon", lambda run, _: threads.append(run))
+        await trail.created(cast(JobRequest, None), _bundle(), cast(Settings, None))
+        trail.started()
+    for number in (first, 1 - first):
+        await trio.to_thread.run_sync(threads[number])
+    assert said == [f"log.audit: {tmp_path}/audit: Is a directory"]
+    assert books.ledger.record.audit == ""
 
 
 async def test_a_required_line_that_cannot_be_written(books: Books, tmp_path: Path) -> None:
