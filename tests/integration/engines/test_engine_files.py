@@ -21,10 +21,10 @@ import pytest
 
 from tests.harness.client import Client
 from tests.harness.docker import Docker
-from tests.harness.nightly import often
+from tests.harness.nightly import nightly, often
 from tests.harness.overlays import STAYS, hidden_store, shared_store, with_store
 from tests.harness.podman import RUN, Podman, podman_of
-from tests.harness.processes import processes_of, shims_of, signal_quietly
+from tests.harness.processes import peak, processes_of, shims_of, signal_quietly
 from tests.harness.program import run_program
 from tests.harness.squashfs import fuse_for_all
 from tests.harness.users import ordinary, root
@@ -338,3 +338,30 @@ def test_switched_off(begin: Callable[[], AbstractContextManager[Docker | Podman
         assert not mounts_of(engine)
         assert not differences(engine, one) & FOUND
         assert "made" not in exported(engine, one)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("count", [3000, nightly(200_000)])
+def test_a_directory_with_very_many_files(docker: Docker, count: int) -> None:
+    """dockerd asks for each of them; nobody has all in memory, and others do not wait."""
+    patience = 60 + count // 500
+    made = f"mkdir /srv; cd /srv; seq {count} | xargs touch; {STAYS}"
+    container = run(docker, "--detach", "busybox", "sh", "-c", made).strip()
+    try:
+        wait_until("it is up", lambda: docker.must("logs", container) == "up\n", patience)
+        assert copied(docker, container, "/srv/7") == ""
+        [supervisor] = docker.site.supervisors()
+        before = peak(supervisor)
+        piped = {**NOTHING, "stdout": subprocess.PIPE}
+        with docker.popen("cp", f"{container}:/srv", "-", **piped) as archive:
+            assert archive.stdout is not None
+            with tarfile.open(fileobj=archive.stdout, mode="r|") as found:
+                names = sum(1 for _ in found)
+            assert archive.wait() == 0
+        assert names == count + 1
+        assert peak(supervisor) - before < 16 << 10
+        assert copied(docker, container, "/srv/8") == ""
+    finally:
+        # else all of them come back
+        docker.must("exec", container, "rm", "-r", "/srv", timeout=patience)
+        docker.must("rm", "--force", container)
