@@ -68,7 +68,7 @@ FINE: dict[str, Callable[[Path], Path]] = {
     "of our own group": lambda base: made(made(base / "g", 0o775) / "a"),
     "a link of ours": lambda base: link(shared(base / "s") / "l", made(base / "a")) / "b",
     "a relative link": lambda base: link(base / "l", made(base / "a").name) / ".." / "a",
-    "a file": lambda base: link(base / "l", "/dev/null"),
+    "a file": lambda base: link(base / "l", "/dev/urandom"),  # crun gives away /dev/null
 }
 ALL, GROUP, OWNER = "{}: everybody may write to it", "{}: group ", "{}: belongs to uid "
 AT_FAULT: dict[str, tuple[str, Callable[[Path], Path]]] = {
