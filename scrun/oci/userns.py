@@ -200,6 +200,11 @@ def has_several(config: Mapping[str, Any]) -> bool:
     return sum(int(entry["size"]) for entry in wanted) > 1
 
 
+def is_mapped_to(number: int, wanted: Sequence[Mapping[str, int]]) -> bool:
+    """Tell whether some id of a container is a number here; without a map, each is itself."""
+    return not wanted or any(0 <= number - one["hostID"] < one["size"] for one in wanted)
+
+
 def is_mapped(number: int, wanted: Sequence[Mapping[str, int]]) -> bool:
     """Tell whether an id is in a map of config.json."""
     return any(

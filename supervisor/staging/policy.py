@@ -114,9 +114,7 @@ def fit(
     notes = Notes()
     fitted.setdefault("root", {})["path"] = rootfs
     process = fitted.get("process") or {}
-    maps = None
-    if target.rootless and target.ids:
-        maps = maps_for(config, target.ids, nests=target.nests)
+    maps = maps_at(config, target)
     linux = fitted.setdefault("linux", {}) if target.rootless else fitted.get("linux") or {}
 
     _fit_process(process, target, maps, notes)
@@ -144,6 +142,13 @@ def fit(
         *(fitted, tuple(volumes), tuple(notes.lines), tuple(notes.missed), sockets),
         outer=members(outer) if outer is not None else None,
     )
+
+
+def maps_at(config: Mapping[str, Any], target: Target) -> Maps | None:
+    """Return a container's maps at a target; None: it has one user, or those of config.json."""
+    if not target.rootless or target.ids is None:
+        return None
+    return maps_for(config, target.ids, nests=target.nests)
 
 
 def _fit_process(process: dict[str, Any], target: Target, maps: Maps | None, notes: Notes) -> None:

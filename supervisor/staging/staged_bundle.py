@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import stat
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from scrun.core.trees import size_of
 from scrun.images.squashfs import linked_in
 from scrun.images.store import EMPTY, image_of
 from scrun.model.identity import is_dead
-from scrun.oci.userns import INITIAL, has_several, maps_for, read_map
+from scrun.oci.userns import INITIAL, has_several, is_mapped_to, read_map
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.target import Mounting, OthersThere
 from scrun.supervisor.core.files import make_private, mebibytes, write
@@ -35,7 +36,7 @@ from scrun.supervisor.staging.on_node import remote
 from scrun.supervisor.staging.overlaid import Mounts, Overlays
 from scrun.supervisor.staging.owner import OWNER, Owner, beside, read_owner, volumes_in
 from scrun.supervisor.staging.owner import directory_for as directory_for
-from scrun.supervisor.staging.policy import fit
+from scrun.supervisor.staging.policy import fit, maps_at
 from scrun.supervisor.staging.stage_out import CONFIG, FINAL, clean, stage_out
 from scrun.supervisor.staging.survey import mount_of, on_the_nodes, read_mounts, survey
 from scrun.supervisor.staging.transfer import Transfer
@@ -122,14 +123,14 @@ def _fill(
 ) -> Staged:
     mounts = read_mounts()
     why_one_user = ""
-    if target.nests and not _is_reached(directory, config):
+    if target.nests and not _is_reached(directory, partial(_root_enters, config=config)):
         reason = f"{directory} is below a directory that its user 0 cannot enter"
         why_one_user = f"the container has one user: {reason}; {REMEDY}"
         target = msgspec.structs.replace(target, nests=False)
     root = _find_root(config, bundle, directory, target, overlays, mounts)
-    if root.why_moved and not root.image and target.ids:
-        why_one_user = _owners_are_lost(directory, target.ids)
-        target = msgspec.structs.replace(target, ids=None) if why_one_user else target
+    is_moved = root.why_moved and not root.image
+    if is_moved and target.ids and (why_lost := _owners_are_lost(directory, target.ids)):
+        why_one_user, target = why_lost, msgspec.structs.replace(target, ids=None)
     container, records = transfer.whose
     plan = fit(
         config,
@@ -359,52 +360,43 @@ def _rootfs_for_nodes(
         return rootfs, f"is on {mount.kind}, mounted only on this machine"
     # podman's keep-id gives its store, or from 5.0 on only the root file system, to a subordinate
     # id, which a map of one id lacks
-    if target.rootless and not _user_reaches(there):
+    if target.rootless and not _is_reached(there, _user_enters):
         return rootfs, "is not reachable for the job's user"
-    nests = target.nests
-    has_one_user = target.ids is None or maps_for(config, target.ids, nests=nests) is None
+    has_one_user = maps_at(config, target) is None
     if target.rootless and has_one_user and _is_lent(os.stat(there).st_uid):
         return rootfs, "belongs to a subordinate id, which the container does not have"
     return there, None
 
 
-def _user_reaches(path: str) -> bool:
-    """Return whether this user could enter a directory without privileges of a namespace."""
-    while True:
-        status = os.stat(path)
-        if status.st_uid == os.geteuid():
-            enter = stat.S_IXUSR
-        elif status.st_gid == os.getegid():
-            enter = stat.S_IXGRP
-        else:
-            enter = stat.S_IXOTH
-        if not status.st_mode & enter:
-            return False
+def _is_reached(path: str, may_enter: Callable[[os.stat_result], bool]) -> bool:
+    """Return whether somebody may enter a directory and all above it."""
+    while may_enter(os.stat(path)):
         if path == "/":
             return True
         path = os.path.dirname(path)
+    return False
 
 
-def _is_reached(directory: str, config: Mapping[str, Any]) -> bool:
-    """Return whether root of a container could enter a directory, by the maps of its config.json.
+def _user_enters(status: os.stat_result) -> bool:
+    """Return whether this user may enter a directory without privileges of a namespace."""
+    if status.st_uid == os.geteuid():
+        enter = stat.S_IXUSR
+    elif status.st_gid == os.getegid():
+        enter = stat.S_IXGRP
+    else:
+        enter = stat.S_IXOTH
+    return bool(status.st_mode & enter)
+
+
+def _root_enters(status: os.stat_result, config: Mapping[str, Any]) -> bool:
+    """Return whether root of a container may enter a directory, by the maps of its config.json.
 
     It has rights where both the owner and the group are mapped (user_namespaces(7)).
     """
     linux = config.get("linux") or {}
-    uids, gids = (linux.get(f"{kind}Mappings") or [] for kind in ("uid", "gid"))
-    while True:
-        status = os.stat(directory)
-        is_mapped = _has(uids, status.st_uid) and _has(gids, status.st_gid)
-        if not is_mapped and not status.st_mode & stat.S_IXOTH:
-            return False
-        if directory == "/":
-            return True
-        directory = os.path.dirname(directory)
-
-
-def _has(maps: Sequence[Mapping[str, int]], number: int) -> bool:
-    """Tell whether some id of a container is a number here; without maps, each one is its own."""
-    return not maps or any(0 <= number - one["hostID"] < one["size"] for one in maps)
+    kinds = (("uidMappings", status.st_uid), ("gidMappings", status.st_gid))
+    is_mapped = all(is_mapped_to(number, linux.get(name) or []) for name, number in kinds)
+    return is_mapped or bool(status.st_mode & stat.S_IXOTH)
 
 
 def _is_lent(uid: int) -> bool:
