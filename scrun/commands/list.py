@@ -8,7 +8,6 @@ The members of the JSON are runc's, and `annotations`. Without containers, or wi
 directory, the list is empty.
 """
 
-import contextlib
 import json
 import os
 import re
@@ -136,12 +135,13 @@ class _Look:
 
     def _read(self, directory: str) -> tuple[Record, Row]:
         """Read a record, unless it is known: each change makes another file of it."""
-        version: object = None
-        with contextlib.suppress(OSError):  # reading it says what is wrong
+        try:
             file = os.stat(f"{directory}/state.json", follow_symlinks=False)
             version = (file.st_ino, file.st_mtime_ns, file.st_size)
+        except OSError:  # reading it says what is wrong
+            version = None
         found = self._known.get(directory)
-        if found is None or found[0] != version:
+        if found is None or version is None or found[0] != version:
             record = read_record(directory)
             found = self._known[directory] = (version, record, self._row(directory, record))
         return found[1:]

@@ -61,8 +61,9 @@ class Mounted:
         self.points = {os.path.realpath(point) for _, point in call["files"]}
         self.root = _root_of(call)
         has_network = bool(call.get("network") and way(call)[0])
-        looks = call["looks"] if call.get("users") else ()
-        self.space = Space(call.get("maps"), users, has_network, looks)
+        around = bool(call.get("users"))
+        looks = call["looks"] if around else ()
+        self.space = Space(call.get("maps"), users, has_network, around, looks)
         self.by_fuse = ""
         self.user: NodeProcess | None = None
         self.running: set[int] = set()

@@ -56,7 +56,7 @@ class Space:
         mounts: Its mountinfo, after `take`.
         has_network: Whether it has a network namespace, too.
         others: The numbers of directories that are others there, after `take`.
-        is_around: Whether its container has a user namespace of its own in this one, after `fit`.
+        is_around: Whether its container has a user namespace of its own in this one.
     """
 
     def __init__(
@@ -64,24 +64,25 @@ class Space:
         maps: "Maps | None" = None,
         users: int = -1,
         network: bool = False,
+        around: bool = False,
         looks: "Sequence[Look]" = (),
     ) -> None:
         """Begin to make it, in a child.
 
         Args:
-            maps: `uidMappings` and `gidMappings` of its user namespace, which replaces that of
-                the container; None: those of this user.
+            maps: `uidMappings` and `gidMappings` of its user namespace; None: those of this user.
             users: A descriptor of an earlier user namespace with these maps; or -1.
             network: Whether it has a network namespace, too, with nothing in it that is up.
+            around: Whether the container has a user namespace of its own in this one; else this
+                one replaces that.
             looks: Directories to look at there (`files.unlike`).
 
         Raises:
             OSError: No process is left.
             CallRefused: newuidmap(1) is not installed.
         """
-        self._maps = maps
-        self.has_network = network
-        self.is_around = False
+        self._has_users = bool(maps)
+        self.has_network, self.is_around = network, around
         self.others: list[int] = []
         only = (os.geteuid(), os.getegid())
         ids = _ids_of_one(maps, only) if maps else only
@@ -119,7 +120,7 @@ class Space:
 
     def users(self) -> int:
         """Return a descriptor of its user namespace, if that has several users; or -1."""
-        return os.dup(self._fds[0]) if self._maps else -1
+        return os.dup(self._fds[0]) if self._has_users else -1
 
     def hand_over_network(self) -> str:
         """Return a path of its network namespace, which programs do not enter from now on.
@@ -180,12 +181,9 @@ class Space:
         prctl(AMBIENT, _RAISE, _SYS_ADMIN)
 
     def fit(self, config: "dict[str, Any]") -> None:
-        """Change a config.json so that its container has the users of this, if these are its."""
-        if not self._maps:
-            return
-        linux = config["linux"]
-        self.is_around = any(linux[name] != self._maps[name] for name in _MAPS)
-        if not self.is_around:
+        """Change a config.json so that its container has the users of this, if it is to."""
+        if self._has_users and not self.is_around:
+            linux = config["linux"]
             linux["namespaces"] = [one for one in linux["namespaces"] if one["type"] != "user"]
             for name in _MAPS:
                 del linux[name]
