@@ -88,7 +88,7 @@ def begin_call(
         "code": sums(),
         "seal_streams": direct.sealing.streams,
         "quiet": direct.sealing.quiet,
-        "sha256": direct.sealing.sha256,
+        "gmac": direct.sealing.gmac,
     }
 
 

@@ -405,8 +405,8 @@ class Shim:
     def _take_event(self, event: str, payload: memoryview) -> None:
         if event == "hello":
             hello = decoded(payload, Hello)
-            if hello.sha256:
-                self.table.link.use_sha256()
+            if hello.gmac:
+                self.table.link.use_gmac()
             self._hello.set(hello)
             self._say_others()
         elif event == "ended":

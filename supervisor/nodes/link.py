@@ -42,12 +42,12 @@ class Sealing(NamedTuple):
     Attributes:
         streams: Whether the bytes of streams are, too.
         quiet: After how many seconds of silence a frame shows that nothing was left out.
-        sha256: Whether this processor seals large payloads faster by SHA-256.
+        gmac: Whether this processor seals large payloads faster by GMAC.
     """
 
     streams: bool = True
     quiet: float = 20.0
-    sha256: bool = False
+    gmac: bool = False
 
 
 SEALING = Sealing()
@@ -59,7 +59,7 @@ class Seals(NamedTuple):
     theirs: Plain = PLAIN
     ours: Plain = PLAIN
     quiet: float = 0.0
-    sha256: bool = False
+    gmac: bool = False
 
 
 _NO_SEALS = Seals()
@@ -73,7 +73,7 @@ def direct_link(proved: Proved, sealing: Sealing | None) -> "ShimLink":
     seals = _NO_SEALS
     if sealing is not None:
         theirs, ours = sealed(proved.secret, proved.both, sealing.streams)
-        seals = Seals(theirs, ours, sealing.quiet, sealing.sha256)
+        seals = Seals(theirs, ours, sealing.quiet, sealing.gmac)
     return ShimLink(proved.fd, proved.fd, seals=seals)
 
 
@@ -110,11 +110,11 @@ class ShimLink:
         if self._reader is not None:
             self._reader.seal(self._used.theirs)
 
-    def use_sha256(self) -> None:
-        """Seal large payloads by SHA-256 from now on, if we can, whatever the shim says."""
-        if self._seals.sha256:
-            self._seals.theirs.use_sha256()
-            self._seals.ours.use_sha256()
+    def use_gmac(self) -> None:
+        """Seal large payloads by GMAC from now on, if we can, whatever the shim says."""
+        if self._seals.gmac:
+            self._seals.theirs.use_gmac()
+            self._seals.ours.use_gmac()
 
     def put(self, kind: int, stream: int = 0, payload: bytes = b"") -> None:
         """Send a frame, at once if none waits already."""

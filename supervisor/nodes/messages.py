@@ -121,7 +121,7 @@ class Hello(msgspec.Struct, frozen=True):
     oci_conf_sum: Number = 0
     environment: Annotated[Mapping[Word, Word], msgspec.Meta(max_length=32)] = {}
     rank: int = 0
-    sha256: bool = False
+    gmac: bool = False
 
 
 class Ended(msgspec.Struct, frozen=True):

@@ -82,8 +82,8 @@ class ResumedShim(Shim):
             @nursery.start_soon
             async def connect() -> None:
                 link = direct_link(await listener.connected(), seals)
-                if hello.sha256:
-                    link.use_sha256()
+                if hello.gmac:
+                    link.use_gmac()
                 link.seal()
                 self.table.use(link)
                 self._nursery.start_soon(self._run_direct, link)
@@ -99,7 +99,7 @@ class ResumedShim(Shim):
                 "protocol": PROTOCOL,
                 "seal_streams": sealing.streams,
                 "quiet": sealing.quiet,
-                "sha256": hello.sha256 and sealing.sha256,
+                "gmac": hello.gmac and sealing.gmac,
                 "targets": [*targets],
                 "written": {str(number): count for number, count in written.items()},
             }

@@ -36,7 +36,7 @@ why there is no direct connection, "waited": for how many seconds nobody accepte
 two over srun only. `hello` is sent once: `{"protocol": frames.PROTOCOL, "node": host name, "pid":
 its own, "python": "3.11.2", "runtime": path or "", "directory": its directory, "oci_conf": the
 path of the node's oci.conf(5) or "", "oci_conf_sum": the CRC-32 of its content, "rank": the number
-of its task, "sha256": see Seals, "environment": those of its variables that say where it is and
+of its task, "gmac": see Seals, "environment": those of its variables that say where it is and
 where srun is}`; it has less than 1 KiB. Where there is an oci.conf, no runtime is looked for.
 `ended`:
 `{"target": ID, "status": wait status as of waitpid(2), "memory": whether the kernel killed a
@@ -65,12 +65,12 @@ twice.
              kill_wait: seconds from Slurm's SIGTERM to its SIGKILL; reaches_all: whether Slurm's
              signals reach all processes of the step; told: the signals that have arrived already;
              key: a secret of the user's supervisors, which marks the directories of their shims;
-             code: the digests (SHA-256) of the code that it may get; seal_streams, quiet, sha256:
+             code: the digests (SHA-256) of the code that it may get; seal_streams, quiet, gmac:
              see Seals. The first call, and the only one without a number and a reply
     resume   token; addresses: list of [host, port]; secret, patience, alone: as for `begin`;
              targets: the ids that the caller knows, others are deleted; written: how many bytes of
              each stream it has written onwards, by its number; protocol: the caller's; without
-             one, or with 1, the new connection has no seals; seal_streams, quiet, sha256: as for
+             one, or with 1, the new connection has no seals; seal_streams, quiet, gmac: as for
              `begin`, the last if `hello` had it.
              This call comes over srun, to a
              shim with a direct connection, from the successor of a supervisor that has died. No
@@ -228,10 +228,12 @@ nothing more. Each direction has a key, `proof(secret, b"shim's frames", both)` 
 `proof(secret, b"supervisor's frames", both)`. A header is followed by a tag of 16 bytes, and so is
 a payload, that of DATA with `seal_streams` only. Tags are BLAKE2b with that key, over the number
 of the frame (8 bytes; from 1 on, in each direction) and the header (`person` b"head") or the
-payload (`person` b"payload"). Payloads of 16 KiB or more have the first half of an HMAC with
-SHA-256 of the same instead, after a `hello` with `sha256`: a shim says so if its processor and the
-supervisor's, which said it in `begin`, have instructions for that. So nobody waits for a length
-that somebody has changed, and nothing of a payload is used before all of it is known to be right.
+payload (`person` b"payload"). Payloads of 16 KiB or more have the GMAC of NIST SP 800-38D
+instead, after a `hello` with `gmac`: a shim says so if its processor and the supervisor's, which
+said it in `begin`, have instructions for that. Its nonce is the number of the frame, and its
+AES-128 key the BLAKE2b of nothing with the direction's key (16 bytes, `person` b"gmac"). So nobody
+waits for a length that somebody has changed, and nothing of a payload is used before all of it is
+known to be right.
 The event `code` and its answer are plain: the code has its digest. Seals begin with the frame
 after it; with `resume`, with the first.
 

@@ -15,7 +15,7 @@ from scrun.supervisor.wire.frames import (
     SEALED,
     BrokenFrame,
 )
-from scrun.supervisor.wire.processor import has_sha256
+from scrun.supervisor.wire.processor import has_gmac
 from scrun.supervisor.wire.seals import sealed
 
 from .children import TOLD, Children, become_subreaper
@@ -122,7 +122,7 @@ class ShimProcess:
         self._link = Link(self._loop, source, sink, self._received, self._broken, lines=True)
         self._address = ""  # as the supervisor reaches us
         self._direct = None
-        self._uses_sha256 = call["sha256"] = bool(call.get("sha256")) and has_sha256()
+        self._uses_gmac = call["gmac"] = bool(call.get("gmac")) and has_gmac()
         if direct is not None:
             self._direct = self._linked(direct[0], _seals(call, direct[1]))
         self._supervisors = 0  # after the first
@@ -198,7 +198,7 @@ class ShimProcess:
 
     def _say_hello(self) -> None:
         assert self._directory is not None
-        said = _hello(self._runtime.path, self._directory.path, self._conf, self._uses_sha256)
+        said = _hello(self._runtime.path, self._directory.path, self._conf, self._uses_gmac)
         self._used().send(EVENT, 0, said)
 
     def _ready(self) -> "NodeContainers":
@@ -511,9 +511,9 @@ class ShimProcess:
 def _seals(call: "dict[str, Any]", both: bytes) -> "Seals":
     """Return the seals of a direct connection whose ends sent these random bytes."""
     ours, theirs = sealed(bytes.fromhex(call["secret"]), both, call["seal_streams"])
-    if call.get("sha256"):
-        ours.use_sha256()
-        theirs.use_sha256()
+    if call.get("gmac"):
+        ours.use_gmac()
+        theirs.use_gmac()
     return ours, theirs, float(call["quiet"])
 
 
@@ -557,7 +557,7 @@ def _oci_conf(env: "Mapping[str, str]") -> "tuple[str, int]":
         return "", 0
 
 
-def _hello(runtime: str, directory: str, conf: "tuple[str, int]", sha256: bool) -> bytes:
+def _hello(runtime: str, directory: str, conf: "tuple[str, int]", gmac: bool) -> bytes:
     """Return the event.
 
     Args:
@@ -574,7 +574,7 @@ def _hello(runtime: str, directory: str, conf: "tuple[str, int]", sha256: bool) 
         "oci_conf": conf[0],
         "oci_conf_sum": conf[1],
         "rank": int(os.environ.get("SLURM_PROCID") or 0),
-        "sha256": sha256,
+        "gmac": gmac,
         "environment": {name: os.environ[name] for name in _PLACE if name in os.environ},
     }
     return dumps(_as_utf8(event)).encode()

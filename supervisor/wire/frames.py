@@ -84,15 +84,10 @@ def proof(secret: bytes, who: bytes, both: bytes) -> bytes:
     b"knock"; `both` has the random bytes of the shim, then those of the supervisor.
     """
     sha256 = hash_function("sha256", "_sha256", "_sha2")
-    inner, outer = pads(secret)
+    block = secret.ljust(_BLOCK, b"\0")
+    inner, outer = (bytes(byte ^ pad for byte in block) for pad in (0x36, 0x5C))
     whole: bytes = sha256(outer + sha256(inner + who + both).digest()).digest()
     return whole
-
-
-def pads(key: bytes) -> "tuple[bytes, bytes]":
-    """Return how the inner and the outer text of an HMAC with SHA-256 begin (RFC 2104)."""
-    block = key.ljust(_BLOCK, b"\0")
-    return bytes(byte ^ 0x36 for byte in block), bytes(byte ^ 0x5C for byte in block)
 
 
 def hash_function(name: str, *modules: str) -> "Callable[..., Any]":

@@ -7,12 +7,14 @@ docstring, Seals). Pure.
 import struct
 from _operator import _compare_digest as compare_digest  # hmac brings OpenSSL
 
-from .frames import CALL, DATA, HEADER, LONGEST, QUIET, BrokenFrame, hash_function, pads, proof
+from .frames import CALL, DATA, HEADER, LONGEST, QUIET, BrokenFrame, hash_function, proof
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
+
+    from .gmac import Gmac
 
 TAG = 16
 """The bytes of a tag."""
@@ -61,8 +63,8 @@ class Plain:
     def check(self, payload: memoryview, tail: memoryview) -> None:
         """Compare the payload of that frame with what follows it; BrokenFrame if that differs."""
 
-    def use_sha256(self) -> None:
-        """Seal large payloads by SHA-256 from now on: both processors have it."""
+    def use_gmac(self) -> None:
+        """Seal large payloads by GMAC from now on: both processors have instructions for it."""
 
 
 PLAIN = Plain()
@@ -84,11 +86,11 @@ class Sealed(Plain):
         self._streams = streams
         self._number = 0
         self._key = key
-        self._uses_sha256 = False
-        self._hmac: tuple[Any, Any] | None = None
+        self._uses_gmac = False
+        self._gmac: Gmac | None = None
 
-    def use_sha256(self) -> None:
-        self._uses_sha256 = True
+    def use_gmac(self) -> None:
+        self._uses_gmac = True
 
     def head(self, kind: int, stream: int, length: int) -> bytes:
         head = HEADER.pack(kind, stream, length)
@@ -103,16 +105,14 @@ class Sealed(Plain):
         return tag
 
     def _tag_of_payload(self, payload: "bytes | memoryview") -> bytes:
-        if not self._uses_sha256 or len(payload) < _LARGE:
+        if not self._uses_gmac or len(payload) < _LARGE:
             return self._tag(self._payloads, payload)
-        if self._hmac is None:
-            self._hmac = _hmac_by_openssl(self._key)
-        inner, outer = (state.copy() for state in self._hmac)
-        inner.update(_NUMBER.pack(self._number))
-        inner.update(payload)
-        outer.update(inner.digest())
-        tag: bytes = outer.digest()[:TAG]
-        return tag
+        if self._gmac is None:
+            from .gmac import KEY, Gmac
+
+            own = blake()(key=self._key, digest_size=KEY, person=b"gmac")
+            self._gmac = Gmac(own.digest())
+        return self._gmac.tag(self._number, payload)
 
     def tail(self, kind: int, payload: "bytes | memoryview") -> bytes:
         return self._tag_of_payload(payload) if self.tail_size(kind, len(payload)) else b""
@@ -250,14 +250,6 @@ def sealed(secret: bytes, both: bytes, streams: bool) -> "tuple[Sealed, Sealed]"
         for who in (b"shim", b"supervisor")
     )
     return shims, supervisors
-
-
-def _hmac_by_openssl(key: bytes) -> "tuple[Any, Any]":
-    """Return the inner and the outer hash of HMAC with SHA-256 (RFC 2104), which know the key."""
-    from _hashlib import openssl_sha256
-
-    inner, outer = pads(key)
-    return openssl_sha256(inner), openssl_sha256(outer)
 
 
 def digest(content: "bytes | memoryview" = b"") -> "Any":  # noqa: ANN401 (a C type)

@@ -85,7 +85,7 @@ from scrun.supervisor.engines.slurm.tools import CLUSTERS, Tools, check_cluster,
 from scrun.supervisor.engines.watched import is_deferred
 from scrun.supervisor.nodes.beginning import ALONE, Direct
 from scrun.supervisor.nodes.link import Sealing
-from scrun.supervisor.wire.processor import has_sha256
+from scrun.supervisor.wire.processor import has_gmac
 
 _ANSWER = 10.0
 
@@ -153,7 +153,7 @@ class SlurmEngine(Engine):
         self._launching = Launching(use.launch, self._confs)
         self._mount_spool_dir = None if conf is None else conf.mount_spool_dir
         self._without_config = conf is not None and conf.ignore_file_config_json
-        self._sealing = Sealing(streams=use.seal_streams, sha256=has_sha256())
+        self._sealing = Sealing(streams=use.seal_streams, gmac=has_gmac())
         self._commands = NodeCommands(node_runtime(conf, use.runtime))
         self._queue = Queue(tools, use.give_up, root)
         self._pool_node = {**dict(use.defaults), **dict(use.pool_node)}

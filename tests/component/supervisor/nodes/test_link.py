@@ -48,9 +48,9 @@ class End:
 
 
 @asynccontextmanager
-async def linked(*, sha256: bool = False) -> AsyncIterator[End]:
+async def linked(*, gmac: bool = False) -> AsyncIterator[End]:
     ours, theirs = socket.socketpair()
-    link = direct_link(Proved(ours.detach(), SECRET, BOTH), Sealing(quiet=20, sha256=sha256))
+    link = direct_link(Proved(ours.detach(), SECRET, BOTH), Sealing(quiet=20, gmac=gmac))
     link.seal()
     async with (
         trio.SocketStream(trio.socket.from_stdlib_socket(theirs)) as stream,
@@ -65,10 +65,10 @@ async def linked(*, sha256: bool = False) -> AsyncIterator[End]:
 @pytest.mark.parametrize("can", [True, False])
 async def test_a_shim_does_not_decide_alone_how_frames_are_sealed(*, can: bool) -> None:
     """It may say what it likes; we may have no OpenSSL."""
-    async with linked(sha256=can) as end:
-        end.link.use_sha256()
+    async with linked(gmac=can) as end:
+        end.link.use_gmac()
         if can:
-            end.seal.use_sha256()
+            end.seal.use_gmac()
         large = bytes(1 << 14)
         await end.stream.send_all(end.frame(large) + end.frame(b"end"))
         with trio.fail_after(5):

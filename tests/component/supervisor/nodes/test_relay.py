@@ -12,7 +12,7 @@ from scrun.supervisor.nodes import beginning
 from scrun.supervisor.nodes.connection import ShimError, ShimLost
 from scrun.supervisor.nodes.dialing import Unreached
 from scrun.supervisor.nodes.link import Sealing
-from scrun.supervisor.wire.processor import has_sha256
+from scrun.supervisor.wire.processor import has_gmac
 from scrun.supervisor.wire.seals import NO_REST
 from tests.component.supervisor.nodes.test_both_ends import MIB, node
 from tests.harness.bundle import make_rootfs
@@ -54,10 +54,10 @@ class Run:
         self.status: int | None = None
         self.reason = ""
 
-    async def go(self, container: Path, tmp_path: Path, streams: bool, sha256: bool) -> None:
+    async def go(self, container: Path, tmp_path: Path, streams: bool, gmac: bool) -> None:
         pipes = [os.pipe() for _ in range(3)]
         (given, typing), (readable, writable), (complaints, complaining) = pipes
-        sealing = Sealing(streams, QUIET, sha256)
+        sealing = Sealing(streams, QUIET, gmac)
 
         def write() -> None:
             with open(typing, "wb") as file:
@@ -92,7 +92,7 @@ class Run:
 
 async def between(
     deed: Deed, container: Path, tmp_path: Path, patch: pytest.MonkeyPatch, *,
-    streams: bool = True, sha256: bool = False,
+    streams: bool = True, gmac: bool = False,
 ) -> tuple[Run, Relay]:  # fmt: skip
     """Run a container while somebody does this."""
     relay, run = Relay(deed, streams), Run()
@@ -106,7 +106,7 @@ async def between(
         patched.setattr(beginning, "begin_call", begin_call)
         patched.setattr(beginning, "_unreached", Unreached())
         async with relay.relaying():
-            await run.go(container, tmp_path, streams, sha256)
+            await run.go(container, tmp_path, streams, gmac)
     return run, relay
 
 
@@ -115,16 +115,16 @@ def is_right(run: Run) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("streams", "sha256"),
+    ("streams", "gmac"),
     [(True, False), (True, True), (False, False)],
-    ids=["all", "sha256", "calls"],
+    ids=["all", "gmac", "calls"],
 )
 async def test_nothing_is_done(
     container: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *,
-    streams: bool, sha256: bool,
+    streams: bool, gmac: bool,
 ) -> None:  # fmt: skip
     run, relay = await between(
-        Deed(), container, tmp_path, monkeypatch, streams=streams, sha256=sha256
+        Deed(), container, tmp_path, monkeypatch, streams=streams, gmac=gmac
     )
     assert is_right(run), run.reason
     assert min(relay.counts.values()) > 10
@@ -143,7 +143,7 @@ async def test_something_is_done(
     seed: int, container: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = deed(seed)
-    run, relay = await between(done, container, tmp_path, monkeypatch, sha256=has_sha256())
+    run, relay = await between(done, container, tmp_path, monkeypatch, gmac=has_gmac())
     if not run.reason:
         assert is_right(run), done
         return

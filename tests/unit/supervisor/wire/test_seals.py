@@ -1,9 +1,9 @@
 """Sealed frames: those that come are those that were sent, in their order, or none."""
 
-import hmac
 import itertools
-import struct
 import sys
+from collections.abc import Callable
+from hashlib import blake2b
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from scrun.supervisor.wire import frames as frames_module
 from scrun.supervisor.wire import processor
 from scrun.supervisor.wire.frames import CALL, CLOSED, DATA, BrokenFrame, hash_function, proof
-from scrun.supervisor.wire.seals import TAG, Plain, Sealed, sealed
+from scrun.supervisor.wire.gmac import Gmac
+from scrun.supervisor.wire.seals import Plain, Sealed, sealed
 from tests.harness.frames import Frame, WholeFrames, framed
 
 FRAMES = st.lists(
@@ -26,13 +27,13 @@ SECRET, BOTH = b"s" * 32, b"b" * 64
 
 
 def ends(
-    *, streams: bool = True, secret: bytes = SECRET, both: bytes = BOTH, sha256: bool = False
+    *, streams: bool = True, secret: bytes = SECRET, both: bytes = BOTH, gmac: bool = False
 ) -> list[Sealed]:
     """The seals of the shim's frames, at both ends."""
     found = [sealed(secret, both, streams)[0] for _ in range(2)]
-    if sha256:
+    if gmac:
         for seal in found:
-            seal.use_sha256()
+            seal.use_gmac()
     return found
 
 
@@ -91,34 +92,59 @@ LARGE = 1 << 14
 @given(
     st.lists(st.integers(LARGE - 2, LARGE + 2), min_size=1, max_size=4), st.integers(0, 1 << 20)
 )
-def test_large_frames_by_sha256(sizes: list[int], bit: int) -> None:
+def test_large_frames_by_gmac(sizes: list[int], bit: int) -> None:
     """They come as they were sent, and a bit that is changed is noticed, before and after."""
     frames = [(DATA, number, bytes([number]) * size) for number, size in enumerate(sizes)]
-    sends, takes = ends(sha256=True)
+    sends, takes = ends(gmac=True)
     sent = units(sends, frames)
     assert found(takes, b"".join(sent), [], in_parts=True) == (frames, False)
     bit %= 8 * len(sent[-1])
     changed = bytearray(sent[-1])
     changed[bit // 8] ^= 1 << bit % 8
     content = b"".join([*sent[:-1], bytes(changed)])
-    assert found(ends(sha256=True)[1], content, [], in_parts=True) == (frames[:-1], True)
+    assert found(ends(gmac=True)[1], content, [], in_parts=True) == (frames[:-1], True)
 
 
 def test_the_tag_of_a_large_frame() -> None:
-    """It is what the contract says, by Python's own HMAC."""
-    seal, _ = ends(sha256=True)
+    """It is what the contract says: by a key of its own, and the frame's number."""
+    seal, _ = ends(gmac=True)
     payload = bytes(LARGE)
-    seal.head(DATA, 0, len(payload))
-    key = proof(SECRET, b"shim's frames", BOTH)
-    whole = hmac.digest(key, struct.pack(">Q", 1) + payload, "sha256")
-    assert seal.tail(DATA, payload) == whole[:TAG]
+    for number in (1, 2):
+        seal.head(DATA, 0, len(payload))
+        key = blake2b(
+            key=proof(SECRET, b"shim's frames", BOTH), digest_size=16, person=b"gmac"
+        ).digest()
+        assert seal.tail(DATA, payload) == Gmac(key).tag(number, payload)
+
+
+@pytest.mark.parametrize("of", [bytes, bytearray, memoryview])
+@pytest.mark.parametrize(
+    ("key", "nonce", "content", "tag"),
+    [  # of gcmEncryptExtIV128.rsp, NIST's CAVP; and test case 1 of the GCM specification
+        (
+            "77be63708971c4e240d1cb79e8d77feb",
+            "e0e00f19fed7ba0136a797f3",
+            "7a43ec1d9c0a5a78a0b16533a6213cab",
+            "209fcc8d3675ed938e9c7166709dd946",
+        ),
+        ("00" * 16, "00" * 12, "", "58e2fccefa7e3061367f1d57a4e7455a"),
+    ],
+)
+def test_gmac(
+    key: str, nonce: str, content: str, tag: str, of: Callable[[bytes], bytes | memoryview]
+) -> None:
+    """It is the standard's, from whatever memory."""
+    made = Gmac(bytes.fromhex(key))
+    for _ in range(2):
+        found = made.tag(int(nonce, 16), of(bytes.fromhex(content)))
+        assert found.hex() == tag
 
 
 @pytest.mark.parametrize("large", [True, False])
 def test_ends_that_do_not_agree(*, large: bool) -> None:
     """A large frame counts only by the function that both know of; for others there is one."""
     frame = (DATA, 1, bytes(LARGE - (not large)))
-    content = b"".join(units(ends(sha256=True)[0], [frame]))
+    content = b"".join(units(ends(gmac=True)[0], [frame]))
     taken = found(ends()[1], content, [], in_parts=True)
     assert taken == (([], True) if large else ([frame], False))
 
@@ -126,10 +152,10 @@ def test_ends_that_do_not_agree(*, large: bool) -> None:
 @pytest.mark.parametrize(
     ("cpuinfo", "has"),
     [
-        ("processor\t: 0\nflags\t\t: fpu sse2 sha_ni avx2\n", True),
-        ("processor\t: 0\nflags\t\t: fpu sse2 avx2\nbugs\t: sha_ni\n", False),
-        ("processor\t: 0\nFeatures\t: fp asimd aes sha1 sha2\n", True),
-        ("processor\t: 0\nFeatures\t: fp asimd sha1 sha256\n", False),
+        ("processor\t: 0\nflags\t\t: fpu pclmulqdq aes avx2\n", True),
+        ("processor\t: 0\nflags\t\t: fpu pclmulqdq\nbugs\t: aes\n", False),
+        ("processor\t: 0\nFeatures\t: fp asimd aes pmull sha2\n", True),
+        ("processor\t: 0\nFeatures\t: fp asimd aes sha2\n", False),
         (None, False),
     ],
 )
@@ -140,9 +166,12 @@ def test_a_processor(
     if cpuinfo is not None:
         path.write_text(cpuinfo)
     monkeypatch.setattr(processor, "_CPUINFO", str(path))
-    assert processor.has_sha256() is has
-    monkeypatch.setattr(sys, "path", [])  # a Python without OpenSSL
-    assert not processor.has_sha256()
+    assert processor.has_gmac() is has
+    (tmp_path / "_hashlib.py").write_text("")  # a Python that has OpenSSL within it
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert not processor.has_gmac()
+    monkeypatch.setattr(sys, "path", [])  # one without OpenSSL
+    assert not processor.has_gmac()
 
 
 @given(FRAMES, st.data(), st.booleans())

@@ -19,7 +19,7 @@ from scrun.supervisor.engines.slurm.shim_step import ShimStep
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.nodes.beginning import Direct
 from scrun.supervisor.nodes.link import Sealing
-from scrun.supervisor.wire.processor import has_sha256
+from scrun.supervisor.wire.processor import has_gmac
 from tests.harness.peer import Said
 
 OCI_CONF = (
@@ -46,7 +46,7 @@ def engine(conf: Path) -> SlurmEngine:
 def test_where_a_shim_may_connect(tmp_path: Path, text: str, direct: Direct) -> None:
     conf = tmp_path / "slurm.conf"
     conf.write_text(f"ClusterName=c\n{text}")
-    assert engine(conf)._direct() == direct._replace(sealing=Sealing(sha256=has_sha256()))
+    assert engine(conf)._direct() == direct._replace(sealing=Sealing(gmac=has_gmac()))
 
 
 class Node:
