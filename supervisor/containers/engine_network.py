@@ -167,8 +167,7 @@ class EngineNetwork:
                 if udp := listeners.pop(_UDP, None):
                     nursery.start_soon(self._refuse_datagrams, udp)
                 for listener in listeners.values():
-                    accepting = trio.socket.from_stdlib_socket(listener)
-                    nursery.start_soon(connections.accept, accepting, original_port)
+                    nursery.start_soon(connections.accept, listener, original_port)
                 if self.networks.addresses:
                     nursery.start_soon(job.reach_out, self)
                     await self._follow(job, self.networks if is_new else None)

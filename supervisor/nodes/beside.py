@@ -11,7 +11,14 @@ import trio
 
 from scrun.core.errors import EngineError
 from scrun.supervisor.core.nurseries import unwrapped
-from scrun.supervisor.shim.network import LOOPBACKS, OUTSIDE, outside, socket_of
+from scrun.supervisor.shim.network import (
+    LOOPBACKS,
+    OUTSIDE,
+    begin_to_connect,
+    end_to_connect,
+    outside,
+    socket_of,
+)
 
 _PATIENCE = 5.0
 _PIECE = 1 << 20
@@ -72,19 +79,22 @@ class Beside:
                 try:
                     if not address:
                         (_, address), *left = outside(server.fileno())
-                    await server.connect((address, port))
+                    server.setblocking(False)
+                    if not begin_to_connect(server, address, port):
+                        await trio.lowlevel.wait_writable(server)
+                        end_to_connect(server)
                 except BaseException:
                     server.close()
                     raise
             except OSError as error:
                 errors.append(error)
             else:
-                return server
+                return trio.socket.from_stdlib_socket(server)
         raise OSError(errors[0].errno, os.strerror(errors[0].errno or errno.EIO))
 
-    async def _made(self, family: int) -> trio.socket.SocketType:
+    async def _made(self, family: int) -> socket.socket:
         if self._line is None:
-            return trio.socket.socket(family)
+            return socket.socket(family)
         with trio.move_on_after(_PATIENCE):  # its job may be suspended
             async with self._lock:
                 if self._ordered not in (0, family):
@@ -101,12 +111,12 @@ class Beside:
         with suppress(OSError):  # it has gone, which who waits for the socket is told
             os.write(line.fileno(), bytes([family]))
 
-    async def _take(self, line: trio.socket.SocketType) -> trio.socket.SocketType:
+    async def _take(self, line: trio.socket.SocketType) -> socket.socket:
         got: tuple[bytes, list[tuple[int, int, bytes]], int, object] = (b"", [], 0, None)
         with suppress(ConnectionResetError):  # it has gone before it read an order
             got = await line.recvmsg(1, RIGHTS, socket.MSG_CMSG_CLOEXEC)
         self._ordered, self.is_over = 0, not got[0]
-        return trio.socket.from_stdlib_socket(socket.socket(fileno=socket_of(*got)))
+        return socket.socket(fileno=socket_of(*got))
 
 
 class _Mover:

@@ -61,13 +61,14 @@ async def reaching(rank: Rank, container: str, *, outside: bool) -> AsyncIterato
 
     async def reach(client: trio.socket.SocketType, port: int) -> None:
         nonlocal beside, is_known
-        async with lock:
-            if not is_known:
-                found = await _way(rank, container)
-                is_known = True
-                if found is not None:
-                    beside = stack.enter_context(Beside(found[0], outside=outside))
-                    await beside.enter()
+        if not is_known:
+            async with lock:
+                if not is_known:
+                    found = await _way(rank, container)
+                    is_known = True
+                    if found is not None:
+                        beside = stack.enter_context(Beside(found[0], outside=outside))
+                        await beside.enter()
         if beside is None or beside.is_over:
             await connect(rank, container, port, client, outside=outside)
         else:
@@ -133,9 +134,11 @@ async def _carry(rank: Rank, verb: str, client: trio.socket.SocketType, **fields
     table.incoming[number], table.outgoing[number] = incoming, outgoing
     own = Ready(client.fileno())
 
-    async def sent(reply: Awaited) -> None:
+    def along() -> None:
         if is_early:
-            outgoing.begun.set()
+            outgoing.begin(own)
+
+    async def sent(reply: Awaited) -> None:
         if not shim.lost.is_set():
             await _answered(shim, str(fields["container"]), reply.known)
 
@@ -143,7 +146,7 @@ async def _carry(rank: Rank, verb: str, client: trio.socket.SocketType, **fields
     try:
         async with unwrapped() as nursery:
             nursery.start_soon(outgoing.pump, nullcontext(own))
-            await shim.call(verb, sent, stream=number, **fields)
+            await shim.call(verb, along, sent, stream=number, **fields)
             outgoing.begun.set()
             await incoming.pump(nullcontext(own))
             if not (outgoing.is_reset or shim.lost.is_set()):

@@ -138,18 +138,25 @@ class Shim:
     async def call(
         self,
         verb: str,
+        along: Callable[[], None] | None = None,
         sent: Callable[[Awaited], Awaitable[None]] | None = None,
         /,
         **fields: object,
     ) -> dict[str, Any]:
         """Call it, and wait for its reply; a cancellation only forgets the reply.
 
-        Raises ShimError if it could not be done, and ShimLost if the shim has gone. `sent` is
-        called when the call is on its way, with the reply that is waited for.
+        Raises ShimError if it could not be done, and ShimLost if the shim has gone. What `along`
+        puts goes in one write with the call. `sent` is called when it is on its way, with the
+        reply that is waited for.
         """
         target = str(fields.get("id"))
         begins = verb in ("create", "exec", "copy", "files", "rootfs")
-        number, waiting = self._send(verb, fields)
+        if along is None:
+            number, waiting = self._send(verb, fields)
+        else:
+            with self.table.link.together():
+                number, waiting = self._send(verb, fields)
+                along()
         if begins:
             self._targets[target] = Awaited()
             self._container_of[target] = str(fields.get("container", target))

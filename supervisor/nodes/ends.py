@@ -273,8 +273,12 @@ class _Nothing(Unbuffered):
 class Ready(Unbuffered):
     """What can be waited for: a descriptor that does not block, which stays the caller's."""
 
+    _waits_first = True
+    """Whether it is waited for after a read that got less than it could: nothing is left then."""
+
     def __init__(self, fd: int) -> None:
         self.fd = self._fd = fd
+        self._is_empty = False
 
     def _read(self, room: memoryview) -> int:
         return os.readv(self._fd, [room])
@@ -282,15 +286,30 @@ class Ready(Unbuffered):
     def _write(self, data: memoryview) -> int:
         return os.write(self._fd, data)
 
+    def read_now(self, most: int) -> bytes:
+        """Return bytes that are there; none where nothing is, or at the end, which stays."""
+        try:
+            found = os.read(self._fd, most)
+        except OSError:
+            found = b""
+        self._is_empty = self._waits_first and len(found) < most
+        return found
+
     async def read_into(self, room: memoryview) -> int:
-        await trio.lowlevel.checkpoint()
+        if not self._is_empty:
+            await trio.lowlevel.checkpoint()
         while True:
             try:
-                return self._read(room)
+                if self._is_empty:
+                    await trio.lowlevel.wait_readable(self._fd)
+                count = self._read(room)
             except BlockingIOError:
-                await trio.lowlevel.wait_readable(self._fd)
+                self._is_empty = True
             except OSError:  # of a terminal: it was hung up
                 return 0
+            else:
+                self._is_empty = self._waits_first and count < len(room)
+                return count
 
     def try_write(self, data: memoryview) -> int:
         try:
@@ -314,6 +333,7 @@ class Pipe(Ready):
     a byte takes half the time. Only some are, for a user may have 64 MiB in pipes (pipe(7)).
     """
 
+    _waits_first = False  # some devices cannot be waited for
     _large = 0
 
     def __init__(self, fd: int) -> None:

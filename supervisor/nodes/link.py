@@ -3,8 +3,8 @@
 import mmap
 import os
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import trio
@@ -99,6 +99,7 @@ class ShimLink:
         self._begins_silence = False  # whether the next frame does, for the task that writes
         self._queue: deque[tuple[memoryview, trio.Event | None]] = deque()
         self._something = trio.Event()
+        self._holds = False  # what is put, until more is
         self._broken: str | None = None
         for fd in {readable, writable}:
             os.set_blocking(fd, False)
@@ -120,11 +121,25 @@ class ShimLink:
         """Send a frame, at once if none waits already."""
         self._add(kind, stream, payload, None)
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Send the frames that are put in the block in one write, at its end."""
+        self._holds = True
+        try:
+            yield
+        finally:
+            self._holds = False
+            self._write_now()
+
     async def send(self, kind: int, stream: int, payload: memoryview) -> None:
-        """Send a frame and wait until it is written: its memory is free then; Broken if not."""
+        """Send a frame and wait until it is written: its memory is free then; Broken if not.
+
+        It does not yield to others where that is at once.
+        """
         written = trio.Event()
         self._add(kind, stream, payload, written)
-        await written.wait()
+        if not written.is_set():
+            await written.wait()
         if self._broken is not None:
             raise Broken(self._broken)
 
@@ -136,15 +151,20 @@ class ShimLink:
                 written.set()
             return
         self._is_shown, self._spoke = kind == QUIET, trio.current_time()
-        is_first = not self._queue
+        writes = not (self._queue or self._holds)
         head = self._used.ours.head(kind, stream, len(payload))
         tail = self._used.ours.tail(kind, payload)
         *parts, last = [memoryview(part) for part in (head, payload, tail) if part]
         self._queue.extend((part, None) for part in parts)
         self._queue.append((last, written))
-        if is_first:
-            with suppress(OSError):  # the task that writes has it, too
-                self._write()
+        if writes:
+            self._write_now()
+        elif not self._holds:
+            self._something.set()
+
+    def _write_now(self) -> None:
+        with suppress(OSError):  # the task that writes has it, too
+            self._write()
         if self._queue or self._begins_silence:
             self._something.set()
 
@@ -229,8 +249,8 @@ class ShimLink:
     async def _read_all(self, reader: Reader, dispatch: Dispatch) -> None:
         skipping = bool(self._begins_with)
         while True:
+            room = reader.room()
             try:
-                room = reader.room()
                 count = os.readv(self._readable, [room])
             except BlockingIOError:
                 await self._wait_for_more(reader)
@@ -253,4 +273,7 @@ class ShimLink:
             for kind, stream, payload in found:
                 if kind not in (LINE, QUIET):
                     dispatch(kind, stream, payload)
-            await trio.lowlevel.checkpoint()
+            if count < len(room):  # that was all: another read would only tell the same
+                await self._wait_for_more(reader)
+            else:
+                await trio.lowlevel.checkpoint()

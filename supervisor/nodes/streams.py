@@ -25,7 +25,7 @@ from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.program import Ends as Ends
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.nodes.counted import CountedSource
-from scrun.supervisor.nodes.ends import Gone, Sink, Source, is_null, sink, source
+from scrun.supervisor.nodes.ends import Gone, Ready, Sink, Source, is_null, sink, source
 from scrun.supervisor.nodes.link import Broken, ShimLink, buffer
 from scrun.supervisor.wire.frames import (
     CLOSED,
@@ -43,6 +43,7 @@ _ALL = (*NAMES, "terminal")
 _ROWS, _COLUMNS = 24, 80
 _CREDIT_AT = WINDOW // 4
 _FIRST = 1024
+_FEW = 4096  # bytes, with which most connections do: what more takes costs a system call
 _TOGETHER = 1 << 16  # else a program that writes single bytes would take far more memory
 
 
@@ -217,6 +218,13 @@ class Outgoing:
         self._allowed += count
         self._more.set()
 
+    def begin(self, found: Ready) -> None:
+        """Begin to send: what has arrived goes with the call that tells the shim of the stream."""
+        if early := found.read_now(_FEW):
+            self._allowed -= len(early)
+            self.link.put(DATA, self._number, early)
+        self.begun.set()
+
     def resume(self, taken: int, allowed: int) -> None:
         """Go on for a dead supervisor: the shim has `taken` bytes, and takes so many more."""
         self._taken, self._allowed = taken, allowed
@@ -245,17 +253,18 @@ class Outgoing:
             pass  # the shim has gone, which others tell
 
     async def _send_all(self, found: Source) -> None:
-        room = buffer(PIECE)
+        room = memoryview(bytearray(_FEW))
         while True:
             while self._allowed <= 0:
                 self._more = trio.Event()
                 await self._more.wait()
-            most = min(PIECE, self._allowed)
-            count = await found.read_into(room[:most])
+            count = await found.read_into(room[: self._allowed])
             if not count:
                 return
             self._allowed -= count
             await self.link.send(DATA, self._number, room[:count])
+            if count == _FEW == len(room):
+                room = buffer(PIECE)
 
 
 class StreamTable:

@@ -58,7 +58,7 @@ async def forward(
                 say = partial(_say, connection)
                 connections = ClientConnections(container.id, nursery, reach, say)
                 for fd, port in zip(listeners, ports, strict=True):
-                    listener = trio.socket.from_stdlib_socket(socket.socket(fileno=os.dup(fd)))
+                    listener = socket.socket(fileno=os.dup(fd))
                     stack.enter_context(listener)
                     nursery.start_soon(connections.accept, listener, partial(_checked, port))
                 nursery.start_soon(_end_with, connection, nursery.cancel_scope)

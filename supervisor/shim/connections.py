@@ -8,7 +8,18 @@ import struct
 import sys
 
 from .loop import WRITE
-from .network import LOOPBACKS, OUTSIDE, SAME, elsewhere, host, outside, serve, socket_of
+from .network import (
+    LOOPBACKS,
+    OUTSIDE,
+    SAME,
+    begin_to_connect,
+    elsewhere,
+    end_to_connect,
+    host,
+    outside,
+    serve,
+    socket_of,
+)
 from .processes import descendants, kill_quietly
 from .runtime import CallRefused
 
@@ -22,7 +33,6 @@ if TYPE_CHECKING:
     from .streams import InputStream, OutputStream, ShimStreams
     from .targets import NodeProcess
 
-_BUSY = (errno.EINPROGRESS, 0)
 _PATIENCE = 5  # seconds, to enter a network
 _PEER = struct.Struct("iii")  # pid, uid, gid: unix(7), SO_PEERCRED
 
@@ -172,17 +182,17 @@ class _Network:
             self._entered = bool(self._line.recv(1))
         if family != self._ordered:
             if self._ordered:
-                self._take().close()
+                self._take(self._ordered).close()
             self._line.sendall(bytes([family]))
-        sock = self._take()
+        sock = self._take(family)
         self._line.sendall(bytes([family]))  # so that the next connection need not wait for one
         self._ordered = family
         return sock
 
-    def _take(self) -> "socket.socket":
+    def _take(self, family: int) -> "socket.socket":
         self._ordered = 0
         got = self._line.recvmsg(1, socket.CMSG_LEN(4), socket.MSG_CMSG_CLOEXEC)
-        return socket.socket(fileno=socket_of(*got))
+        return socket.socket(family, socket.SOCK_STREAM, 0, socket_of(*got))
 
 
 class _Connection:
@@ -213,19 +223,24 @@ class _Connection:
             family, address = self._left.pop(0)
             try:
                 sock = self._made(family)
-                if not address:
-                    (_, address), *self._left = outside(sock.fileno())
-                sock.setblocking(False)
-                code = sock.connect_ex((address, self._port))
             except OSError as error:
                 self._failed = self._failed or error.errno or errno.EIO
                 continue
-            if code in _BUSY:
+            try:
+                if not address:
+                    (_, address), *self._left = outside(sock.fileno())
+                sock.setblocking(False)
+                is_connected = begin_to_connect(sock, address, self._port)
+            except OSError as error:
+                sock.close()
+                self._failed = self._failed or error.errno or errno.EIO
+                continue
+            if is_connected:
+                self.carry(sock)
+            else:
                 self._sock = sock
                 self._loop.watch(sock.fileno(), WRITE, self._connected)
-                return
-            sock.close()
-            self._failed = self._failed or code
+            return
         self._fail(os.strerror(self._failed))
 
     def _made(self, family: int) -> "socket.socket":
@@ -237,10 +252,11 @@ class _Connection:
         sock, self._sock = self._sock, None
         assert sock is not None
         self._loop.forget(sock.fileno())
-        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
+        try:
+            end_to_connect(sock)
+        except OSError as error:
             sock.close()
-            self._failed = self._failed or code
+            self._failed = self._failed or error.errno or errno.EIO
             self.connect()
             return
         self.carry(sock)
@@ -258,8 +274,8 @@ class _Connection:
             self._fail(str(error))
             return
         self._source.let_go()  # no successor of the supervisor asks for it
-        self._reply({})
         self._sink.open(there, terminal=False)
+        self._reply({})  # the server has something to do meanwhile
         self._source.begin()
 
     def _fail(self, why: str) -> None:

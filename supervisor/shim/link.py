@@ -65,7 +65,7 @@ class Link:
         self._rest: object | None = None
         self._queue: deque[memoryview] = deque()
         self._queued = 0
-        self._listens = False
+        self._listens = self._holds = False
         self._short: list[Callable[[], None]] = []
         self.broken = ""
         self.is_nonsense = False
@@ -96,8 +96,17 @@ class Link:
             if self._silence is None:
                 self._silence = self._loop.after(self._quiet, self._is_silent)
 
+    def together(self, do: "Callable[[], None]") -> None:
+        """Call; send the frames that it sends in one write, after it."""
+        self._holds = True
+        try:
+            do()
+        finally:
+            self._holds = False
+            self._flush()
+
     def _put(self, kind: int, stream: int = 0, payload: bytes = b"") -> None:
-        is_idle = not self._queue
+        is_idle = not (self._queue or self._holds)
         head = self._seal.head(kind, stream, len(payload))
         tail = self._seal.tail(kind, payload) or self._line
         if len(payload) < _TOGETHER:

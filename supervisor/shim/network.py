@@ -95,6 +95,33 @@ def outside(sock: int) -> "list[tuple[int, str]]":
     return [(socket.AF_INET, one) for one in (*found[INTERFACE], *known)]
 
 
+def begin_to_connect(sock: "socket.socket", address: str, port: int) -> bool:
+    """Connect a socket that does not block; tell whether it is connected already.
+
+    On its own machine it is by the second call, which asks (connect(2)): nobody need wait then.
+
+    Raises:
+        OSError: Nobody accepts it.
+    """
+    code = sock.connect_ex((address, port))
+    if code == errno.EINPROGRESS:
+        code = sock.connect_ex((address, port))
+    if code not in (0, errno.EINPROGRESS, errno.EALREADY):
+        raise OSError(code, os.strerror(code))
+    return not code
+
+
+def end_to_connect(sock: "socket.socket") -> None:
+    """Learn how that ended: it can be written to.
+
+    Raises:
+        OSError: It is not connected.
+    """
+    code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if code:
+        raise OSError(code, os.strerror(code))
+
+
 def serve(pid: int, line: "socket.socket") -> int:
     """Enter the network of a process; make a socket for each byte that arrives, a family.
 

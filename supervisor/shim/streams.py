@@ -219,10 +219,23 @@ class OutputStream:
             self._streams.loop.forget(self._fd)
 
     def _readable(self, _events: int) -> None:
+        if self._ended is None:
+            self._take()
+        else:
+            self._streams.link.together(self._take_with_end)
+
+    def _take_with_end(self) -> None:
+        """Read twice if the first gets all: a server that answers and closes has done both."""
+        if self._take():
+            self._take()
+
+    def _take(self) -> bool:
+        """Read once; tell whether something was there, but less than that could get."""
+        most = PIECE if self._deaf else min(PIECE, self._window)
         try:
-            data = os.read(self._fd, PIECE if self._deaf else min(PIECE, self._window))
+            data = os.read(self._fd, most)
         except BlockingIOError:
-            return
+            return False
         except OSError as error:
             if self._ended is not None:
                 self._streams.link.send(CLOSED, self.number)
@@ -231,15 +244,17 @@ class OutputStream:
             data = b""
         if not data:
             self._end()
-            return
+            return False
         if self._deaf:
-            return
+            return False
         self._window -= len(data)
         if self._wanted:
             self._kept.append(data)
         self._streams.link.send(DATA, self.number, data)
         if self._window <= 0 or self._streams.link.is_long:
             self._watch()
+            return False
+        return len(data) < most
 
     def _end(self) -> None:
         """Tell the end; unacknowledged bytes may have to be sent again (`resume`)."""

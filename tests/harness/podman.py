@@ -126,6 +126,10 @@ class Podman(Client):
         self.must("cp", f"{container}:{path}", str(place))
         return place.read_text()
 
+    def scrun(self, *words: str) -> str:
+        """Call scrun for a container of podman's, successfully, and return what it printed."""
+        return self.site.must(f"--root={self._runtime_dir}/scrun", *words)
+
     def __enter__(self) -> Self:
         if self._launcher is None:
             self._write_settings()

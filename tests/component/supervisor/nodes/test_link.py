@@ -12,7 +12,7 @@ import trio.testing
 from scrun.supervisor.nodes.connection import BEGINS_WITH
 from scrun.supervisor.nodes.dialing import Proved
 from scrun.supervisor.nodes.link import Broken, Sealing, ShimLink, direct_link
-from scrun.supervisor.wire.frames import DATA, QUIET
+from scrun.supervisor.wire.frames import DATA, QUIET, frame
 from scrun.supervisor.wire.seals import NO_REST, Sealed, sealed
 from tests.harness.frames import WholeFrames, framed
 
@@ -133,3 +133,20 @@ async def test_silence_between_frames_is_no_forgery(
         await trio.testing.wait_all_tasks_blocked(0.01)
         assert end.taken == [b"whole", b"more"]
         assert end.reason == ""
+
+
+async def test_frames_that_go_together() -> None:
+    """The other end wakes up once for them: each write is a message of its socket here."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    theirs.setblocking(False)
+    link = ShimLink(ours.fileno(), ours.detach())
+    with theirs:
+        link.put(DATA, 1, b"alone")
+        assert theirs.recv(100) == frame(DATA, 1, b"alone")
+        with link.together():
+            link.put(DATA, 2, b"one")
+            with pytest.raises(BlockingIOError):
+                theirs.recv(100)
+            link.put(DATA, 3, b"two")
+        assert theirs.recv(100) == frame(DATA, 2, b"one") + frame(DATA, 3, b"two")
+    link.close("it is over")

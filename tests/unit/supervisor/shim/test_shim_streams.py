@@ -1,6 +1,7 @@
 """What a shim takes of a supervisor that sends more than it was allowed."""
 
 import os
+import socket
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -9,7 +10,7 @@ import pytest
 from scrun.supervisor.shim.link import Link
 from scrun.supervisor.shim.loop import Loop
 from scrun.supervisor.shim.streams import ShimStreams
-from scrun.supervisor.wire.frames import CLOSED, CREDIT, DATA, END, WINDOW, BrokenFrame
+from scrun.supervisor.wire.frames import CLOSED, CREDIT, DATA, END, WINDOW, BrokenFrame, frame
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
 
@@ -65,3 +66,22 @@ def test_input_after_its_end(sink: tuple[ShimStreams, Sent, int]) -> None:
     assert os.read(readable, 10) == b""
     streams.dispatch(DATA, NUMBER, memoryview(bytes(2 * WINDOW)))
     assert CLOSED not in sent.frames
+
+
+def test_a_server_that_answers_and_closes() -> None:
+    """Its answer and its end go in one write: each is a message of the link's socket here."""
+    loop, server = Loop(), socket.socketpair()
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    there.setblocking(False)
+    link = Link(loop, here.fileno(), here.detach(), lambda *_: None, lambda: None)
+    streams, ends = ShimStreams(loop, link), list[str]()
+    source = streams.source(NUMBER, server[0].detach(), ended=lambda: ends.append("it"))
+    source.begin()
+    server[1].sendall(b"answer")
+    server[1].close()
+    loop.turn()
+    assert there.recv(100) == frame(DATA, NUMBER, b"answer") + frame(END, NUMBER)
+    assert ends == ["it"]
+    link.leave()
+    there.close()
+    loop._epoll.close()
