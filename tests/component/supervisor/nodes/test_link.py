@@ -18,6 +18,9 @@ from tests.harness.frames import WholeFrames, framed
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
 
+MANY = 20
+"""Payloads of 256 KiB; the last ones are sealed by GMAC."""
+
 SECRET, BOTH = b"s" * 32, b"b" * 64
 
 
@@ -69,13 +72,15 @@ async def test_a_shim_does_not_decide_alone_how_frames_are_sealed(*, can: bool) 
         end.link.use_gmac()
         if can:
             end.seal.use_gmac()
-        large = bytes(1 << 14)
-        await end.stream.send_all(end.frame(large) + end.frame(b"end"))
+        large = bytes(1 << 18)
+        for _ in range(MANY):
+            await end.stream.send_all(end.frame(large))
+        await end.stream.send_all(end.frame(b"end"))
         with trio.fail_after(5):
             while end.taken[-1:] != [b"end"] and not end.over.is_set():
                 await trio.testing.wait_all_tasks_blocked(0.01)
         assert end.reason == ""
-        assert b"".join(end.taken) == large + b"end"
+        assert b"".join(end.taken) == MANY * large + b"end"
 
 
 async def test_what_is_no_frame_has_an_end() -> None:

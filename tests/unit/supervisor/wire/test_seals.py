@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrun.supervisor.wire import frames as frames_module
-from scrun.supervisor.wire import processor
+from scrun.supervisor.wire import processor, seals
 from scrun.supervisor.wire.frames import CALL, CLOSED, DATA, BrokenFrame, hash_function, proof
 from scrun.supervisor.wire.gmac import Gmac
 from scrun.supervisor.wire.seals import Plain, Sealed, sealed
@@ -34,6 +34,7 @@ def ends(
     if gmac:
         for seal in found:
             seal.use_gmac()
+            seal._in_large = seals._MUCH
     return found
 
 
@@ -138,6 +139,18 @@ def test_gmac(
     for _ in range(2):
         found = made.tag(int(nonce, 16), of(bytes.fromhex(content)))
         assert found.hex() == tag
+
+
+def test_much_in_large_frames() -> None:
+    """OpenSSL is loaded for what follows 4 MiB: no container waits for it that says little."""
+    sends, takes = ends(gmac=True)
+    sends._in_large = takes._in_large = 0
+    frames = [(DATA, 1, bytes(1 << 18))] * 18
+    sent = units(sends, frames[:16])
+    assert sends._gmac is None
+    sent += units(sends, frames[16:])
+    assert sends._gmac is not None
+    assert found(takes, b"".join(sent), [], in_parts=True) == (frames, False)
 
 
 @pytest.mark.parametrize("large", [True, False])
