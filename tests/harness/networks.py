@@ -80,3 +80,20 @@ def reach_each_other(engine: Client, who: str, other: str, network: str) -> None
     gets_to(engine, other, who)
     engine.must("network", "disconnect", network, who)
     wait_while("its name", is_found)
+
+
+@contextlib.contextmanager
+def full_server() -> Iterator[tuple[socket.socket, int]]:
+    """A server whose queue has no room, and its port: who connects waits, and tries again."""
+    server = socket.create_server(("127.0.0.1", 0), backlog=0)
+    with server, socket.create_connection(server.getsockname()):
+        yield server, server.getsockname()[1]
+
+
+def answered(server: socket.socket) -> bytes:
+    """Accept who is in the queue of a `full_server`, and what the next client sends first."""
+    server.settimeout(20)
+    server.accept()[0].close()
+    with server.accept()[0] as client:
+        client.settimeout(20)
+        return client.recv(100)

@@ -23,6 +23,7 @@ from scrun.supervisor.nodes.beginning import Rank
 from scrun.supervisor.nodes.connected import reaching
 from scrun.supervisor.shim.network import SAME, host
 from scrun.supervisor.wire.frames import BESIDE, CALL, PROTOCOL
+from tests.harness.networks import answered, full_server
 from tests.harness.peer import Peer, talking
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
@@ -137,6 +138,14 @@ async def test_its_network_is_ours() -> None:
     async with reached() as (reach, peer, port), connecting(reach, port) as client:
         await peer.reply(await peer.call("reach"), way="own")
         assert await answer_to(client) == QUESTION
+
+
+async def test_a_server_that_is_slow_to_accept() -> None:
+    with full_server() as (server, port):
+        async with reached() as (reach, peer, _), connecting(reach, port) as client:
+            await peer.reply(await peer.call("reach"), way="own")
+            await client.send_all(QUESTION)
+            assert await trio.to_thread.run_sync(answered, server) == QUESTION
 
 
 @pytest.mark.parametrize("reply", [{"way": ""}, {"error": "no descriptor is left"}])

@@ -19,6 +19,7 @@ from tests.component.supervisor.shim.test_beginning import resume
 from tests.component.supervisor.shim.test_containers import of_a_pod
 from tests.harness import users
 from tests.harness.bundle import make_config, map_user
+from tests.harness.networks import answered, full_server
 from tests.harness.networks import tun as tun
 from tests.harness.shim import PURE_V2, Shim
 from tests.harness.wait import wait_until, wait_while
@@ -156,6 +157,21 @@ def test_bytes_come_before_the_connection(direct: Shim) -> None:
         assert direct.finish(stream) == b"early"
         direct.finished.clear()
         direct.output[stream].clear()
+
+
+def test_a_server_that_is_slow_to_accept(direct: Shim) -> None:
+    """Connections of other containers are made meanwhile."""
+    direct.create("a", "sleep", "60", linux=of_a_pod(direct, "pid", "ipc", "uts"))
+    assert direct.call("start", id="a") == {}
+    stream = direct.streams("stdin")["stdin"]
+    with full_server() as (server, port):
+        call = direct.ask("connect", container="a", port=port, stream=stream, outside=False)
+        direct.send(DATA, stream, b"early")
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            assert connects(direct, other.getsockname()[1])
+        assert answered(server) == b"early"
+        assert direct.answer(call) == {}
+        direct.call("disconnect", stream=stream)
 
 
 def test_what_makes_sockets_is_killed(direct: Shim) -> None:
