@@ -44,7 +44,7 @@ class _ToServer(Outgoing):
         self._incoming = incoming
 
     def close(self) -> None:
-        self.is_reset = not self._incoming.ended
+        self.is_reset |= not self._incoming.ended
         super().close()
 
 

@@ -90,14 +90,16 @@ async def test_an_older_shim() -> None:
     assert not client.error
 
 
-async def test_a_server_that_resets_it() -> None:
+@pytest.mark.parametrize("kinds", [(CLOSED, END), (CLOSED, END, CLOSED)])
+async def test_a_server_that_resets_it(kinds: tuple[int, ...]) -> None:
+    """Both directions of the shim notice that, in any order."""
     async with connecting(PROTOCOL) as (client, peer, call):
         assert await peer.frame() == (DATA, call["stream"], QUESTION)
         await peer.reply(call)
-        await peer.send(CLOSED, call["stream"])
-        await peer.send(END, call["stream"])
+        await peer.send_at_once(*((kind, call["stream"], b"") for kind in kinds))
         assert await peer.frame() == (END, call["stream"], b"")
-        assert (await peer.call("disconnect"))["stream"] == call["stream"]
+        with trio.fail_after(5):
+            assert (await peer.call("disconnect"))["stream"] == call["stream"]
     assert client.error == "the connection was reset"
 
 
