@@ -48,6 +48,25 @@ class _ToServer(Outgoing):
         super().close()
 
 
+class _Client(Ready):
+    """Who has connected.
+
+    Attributes:
+        is_lost: Whether it has reset the connection, or its machine does not answer.
+    """
+
+    is_lost = False
+
+    def _read(self, room: memoryview) -> int:
+        try:
+            return super()._read(room)
+        except BlockingIOError:
+            raise
+        except OSError:
+            self.is_lost = True
+            return 0
+
+
 @asynccontextmanager
 async def reaching(rank: Rank, container: str, *, outside: bool) -> AsyncIterator[Reach]:
     """Reach the network of a container while the block runs.
@@ -111,8 +130,8 @@ async def connect(
     """Carry bytes between a client and a port of a container until both directions have ended.
 
     Raises:
-        EngineError: It cannot be connected to, the server has reset the connection, or the shim
-            has gone, or does not answer.
+        EngineError: It cannot be connected to, an end has reset the connection, or the shim has
+            gone, or does not answer.
     """
     await _carry(rank, "connect", client, container=container, port=port, outside=outside)
 
@@ -132,7 +151,7 @@ async def _carry(rank: Rank, verb: str, client: trio.socket.SocketType, **fields
     incoming = Incoming(table.link, number, "stdout", lambda _: None)
     outgoing = _ToServer(incoming)
     table.incoming[number], table.outgoing[number] = incoming, outgoing
-    own = Ready(client.fileno())
+    own = _Client(client.fileno())
 
     def along() -> None:
         if is_early:
@@ -145,14 +164,20 @@ async def _carry(rank: Rank, verb: str, client: trio.socket.SocketType, **fields
     is_over = False
     try:
         async with unwrapped() as nursery:
-            nursery.start_soon(outgoing.pump, nullcontext(own))
+
+            @nursery.start_soon
+            async def send() -> None:
+                await outgoing.pump(nullcontext(own))
+                if own.is_lost:  # the server may never say anything to it
+                    nursery.cancel_scope.cancel()
+
             await shim.call(verb, along, sent, stream=number, **fields)
             outgoing.begun.set()
             await incoming.pump(nullcontext(own))
             if not (outgoing.is_reset or shim.lost.is_set()):
                 with suppress(OSError):  # the client has gone
                     client.shutdown(socket.SHUT_WR)
-        if outgoing.is_reset or shim.lost.is_set():
+        if own.is_lost or outgoing.is_reset or shim.lost.is_set():
             raise EngineError("the connection was reset")
         is_over = is_early
     finally:

@@ -288,12 +288,13 @@ class Ready(Unbuffered):
 
     def read_now(self, most: int) -> bytes:
         """Return bytes that are there; none where nothing is, or at the end, which stays."""
+        room = memoryview(bytearray(most))
         try:
-            found = os.read(self._fd, most)
+            count = self._read(room)
         except OSError:
-            found = b""
-        self._is_empty = self._waits_first and len(found) < most
-        return found
+            count = 0
+        self._is_empty = self._waits_first and count < most
+        return bytes(room[:count])
 
     async def read_into(self, room: memoryview) -> int:
         if not self._is_empty:

@@ -103,6 +103,21 @@ async def test_a_server_that_resets_it(kinds: tuple[int, ...]) -> None:
     assert client.error == "the connection was reset"
 
 
+async def test_a_client_that_resets_it() -> None:
+    """It is over, though the server neither says nor hears anything."""
+    async with connecting(PROTOCOL) as (client, peer, call):
+        assert await peer.frame() == (DATA, call["stream"], QUESTION)
+        await peer.reply(call)
+        await peer.send(DATA, call["stream"], ANSWER)
+        await trio.lowlevel.wait_readable(client.socket.socket)
+        await client.socket.aclose()  # with unread bytes, which unix(7) tells as a reset
+        assert await peer.frame() == (END, call["stream"], b"")
+        with trio.fail_after(5):
+            assert await peer.frame() == (CLOSED, call["stream"], b"")
+            assert (await peer.call("disconnect"))["stream"] == call["stream"]
+    assert client.error == "the connection was reset"
+
+
 async def test_nobody_listens() -> None:
     async with connecting(PROTOCOL) as (client, peer, call):
         assert await peer.frame() == (DATA, call["stream"], QUESTION)
