@@ -25,9 +25,9 @@ pytestmark = [
 
 ROUNDS = 1000 if os.environ.get("SCRUN_NIGHTLY") else 36
 QUIET = 0.2
-CONTENT = random.Random(0).randbytes(12_000_000)
+CONTENT = random.Random(0).randbytes(16_000_000)
 MUCH = 90
-"""Some frames are sealed by GMAC by then, each way; there are 110 at least."""
+"""Some frames are sealed by GMAC by then, each way; there are 130 at least."""
 WORDS = b"to standard error\n"
 SCRIPT = f"cat; printf '{WORDS.decode()[:-1]}\\n' >&2; exit 7"
 MOST = 40.0
