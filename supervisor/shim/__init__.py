@@ -228,8 +228,8 @@ nothing more. Each direction has a key, `proof(secret, b"shim's frames", both)` 
 `proof(secret, b"supervisor's frames", both)`. A header is followed by a tag of 16 bytes, and so is
 a payload, that of DATA with `seal_streams` only. Tags are BLAKE2b with that key, over the number
 of the frame (8 bytes; from 1 on, in each direction) and the header (`person` b"head") or the
-payload (`person` b"payload"). After 4 MiB in payloads of 16 KiB or more in one direction, such
-ones have the GMAC of NIST SP 800-38D instead, if `hello` had `gmac`: a shim says so if its
+payload (`person` b"payload"). After 4 MiB in payloads of 16 KiB or more in one direction, they
+have the GMAC of NIST SP 800-38D instead, if `hello` had `gmac`: a shim says so if its
 processor and the supervisor's, which said it in `begin`, have instructions for that. Its nonce is
 the number of the frame, and its AES-128 key the BLAKE2b of nothing with the direction's key (16
 bytes, `person` b"gmac"). So nobody waits for a length that somebody has changed, and nothing of a
