@@ -83,11 +83,12 @@ async def reaching(rank: Rank, container: str, *, outside: bool) -> AsyncIterato
         if not is_known:
             async with lock:
                 if not is_known:
-                    found = await _way(rank, container)
-                    is_known = True
-                    if found is not None:
-                        beside = stack.enter_context(Beside(found[0], outside=outside))
-                        await beside.enter()
+                    try:
+                        if (found := await _way(rank, container)) is not None:
+                            beside = stack.enter_context(Beside(found[0], outside=outside))
+                            await beside.enter()
+                    finally:
+                        is_known = True
         if beside is None or beside.is_over:
             await connect(rank, container, port, client, outside=outside)
         else:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+import trio.testing
 
 from scrun.core.errors import EngineError
 from scrun.supervisor.contracts.networks import Reach
@@ -189,6 +190,20 @@ async def test_its_network_cannot_be_entered() -> None:
                 await client.receive_some()
         async with connecting(reach, port):
             await next_call(peer, "connect")
+
+
+async def test_another_comes_while_its_network_is_entered() -> None:
+    """That one does without its shim, too."""
+    here, there = socket.socketpair()
+    async with reached() as (reach, peer, port), connecting(reach, port) as first:
+        with here:
+            await give(peer, await peer.call("reach"), here)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        async with connecting(reach, port) as second:
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            threading.Thread(target=_make_sockets, args=(there, 100)).start()
+            for client in (first, second):
+                assert await answer_to(client) == QUESTION
 
 
 async def test_a_job_that_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
