@@ -6,13 +6,12 @@ figures are sums over the container's processes on its nodes, where it has no cg
 
 import os
 import re
-import time
 
 from scrun.cli.parse import Parsed
 from scrun.client.find import resolve
 from scrun.client.reach import ask_supervisor, fetch_answer
 from scrun.core.errors import ScrunError, UsageError
-from scrun.core.output import say
+from scrun.core.output import is_read, say
 from scrun.core.times import seconds_of
 
 _PAUSE = 5.0
@@ -20,13 +19,12 @@ _NUMBER = re.compile(r"[0-9]{0,9}\.?[0-9]{0,9}")
 
 
 def run(parsed: Parsed) -> int:
-    """Print one line with `--stats`, else one at each interval until the container ends."""
+    """Print one line with `--stats`, else one at each interval until it ends or nobody reads."""
     pause = seconds(parsed.text("interval"), _PAUSE)
     container, directory = resolve(parsed)
     fields = [b"events", os.fsencode(container)]
     status = ask_supervisor(parsed, directory, fields)
-    while status == 0 and not parsed.count("stats"):
-        time.sleep(pause)
+    while status == 0 and not parsed.count("stats") and is_read(seconds=pause):
         try:
             failed, answer = fetch_answer(directory, fields)
         except ScrunError:

@@ -21,7 +21,7 @@ from scrun.client.find import resolve
 from scrun.client.reach import wait_for_successor
 from scrun.client.watch import Watch, lost_bytes, open_both
 from scrun.core.errors import StateError, UnknownContainer, UsageError
-from scrun.core.output import say, write
+from scrun.core.output import is_read, say, write
 from scrun.core.paths import OWN_LOG
 from scrun.core.times import moment
 from scrun.model.record import OUTPUT, TIMES
@@ -262,12 +262,16 @@ def _follow(
         return _show_plain(watch.sock, show, shown)
     while answer == FRAMED:
         wire.wait_for_ever(watch.sock)
-        while (frames := watch.frames()) is not None:
+        while is_read([watch.sock.fileno()]):
+            if (frames := watch.frames()) is None:
+                break
             for kind, content in frames:
                 if kind == DATA:
                     show(content)
                 elif kind == END:
                     return 0
+        else:
+            return 0
         answer = watch.again()
     for piece in watch.rest():
         show(piece)
@@ -278,7 +282,7 @@ def _follow(
 def _show_plain(sock: _socket.socket, show: Callable[[bytes], None], shown: int) -> int:
     """Show what an older supervisor sends, except the first bytes; nobody goes on after it."""
     wire.wait_for_ever(sock)
-    while piece := sock.recv(_PIECE):
+    while is_read([sock.fileno()]) and (piece := sock.recv(_PIECE)):
         show(piece[shown:])
         shown = max(shown - len(piece), 0)
     return 0

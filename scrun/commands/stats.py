@@ -19,7 +19,7 @@ from scrun.client.reach import fetch_answer
 from scrun.client.supervisors import ANSWERS
 from scrun.commands.events import seconds
 from scrun.core.errors import ScrunError
-from scrun.core.output import say, write
+from scrun.core.output import is_read, say, write
 from scrun.model.record import read_record
 
 _PAUSE = 1.0
@@ -51,8 +51,7 @@ def run(parsed: Parsed) -> int:
         if before or not named:
             _show(parsed, before, asked(root, [*before])[0] if before else {})
         return status
-    while before or not named:
-        time.sleep(pause)
+    while (before or not named) and is_read(seconds=pause):
         now, _ = asked(root, named)
         _show(parsed, before, now)
         before = now

@@ -5,6 +5,10 @@ import posix
 from scrun.core.ready import ready
 from scrun.core.text import printable_lines
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 def say(text: bytes) -> None:
     """Print text on standard output; escape control characters if that is a terminal.
@@ -31,3 +35,8 @@ def write(content: bytes) -> None:
             if error.errno in (9, 32):  # closed, as in `scrun state X | true`
                 return
             raise OSError(error.errno, error.strerror, "standard output") from None
+
+
+def is_read(beside: "Iterable[int]" = (), seconds: "float | None" = None) -> bool:
+    """Wait for descriptors, or some seconds; return False once nobody can read standard output."""
+    return 1 not in ready(beside, seconds=seconds, ends=[1])[0]

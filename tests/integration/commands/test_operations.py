@@ -121,6 +121,22 @@ def test_events_go_on_until_the_end(site: Site, running: Life) -> None:
     assert "is not a time" in site.fails("events", "--interval", "never", running.id)
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["events --interval 1h", "stats --watch --interval 1", "logs --follow --messages"],
+    ids=lambda words: words.split()[0],
+)
+@TWO
+def test_they_end_when_nobody_reads_any_more(site: Site, running: Life, words: str) -> None:
+    with site.popen(*words.split(), running.id) as process:
+        assert process.stdout is not None
+        if "logs" not in words:
+            assert process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(20) == 0
+    assert running.status == "running"
+
+
 @pytest.mark.covers("scrun update", "podman update", "docker update")
 @pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 def test_update_on_slurm(site: Site, running: Life) -> None:

@@ -47,6 +47,15 @@ def test_what_has_ended(pipe: list[int]) -> None:
     assert ready([number], [number], 60) == ({number}, {number})
 
 
+def test_a_pipe_that_nobody_reads_any_more(pipe: list[int]) -> None:
+    here, there = pipe
+    assert ready([here], seconds=0, ends=[there]) == (set(), set())
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, here)
+    os.close(null)
+    assert ready([], seconds=60, ends=[there]) == ({there}, set())
+
+
 @pytest.mark.parametrize("seconds", [30 * 86400, 1e300, float("inf")])
 def test_longer_than_the_kernel_counts(seconds: float, pipe: list[int]) -> None:
     here, there = pipe
