@@ -276,13 +276,19 @@ def _cells(row: Row) -> tuple[str, ...]:
         str(row["id"]),
         str(row["pid"]),
         str(row["status"]),
-        annotations.get("org.scrun.job_id", ""),
+        job_of(annotations),
         annotations.get("org.scrun.nodes", ""),
         str(row["created"]),
         str(row["owner"]),
         str(row["bundle"]),
         information(str(row["status"]), annotations),
     )
+
+
+def job_of(annotations: Mapping[str, str]) -> str:
+    """Return the job as Slurm knows it; that of a container in a task of srun's is the task's."""
+    task = annotations.get("org.scrun.task", "")
+    return task.partition(".")[0] or annotations.get("org.scrun.job_id", "")
 
 
 def information(status: str, annotations: Mapping[str, str]) -> str:

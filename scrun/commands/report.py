@@ -17,7 +17,7 @@ import msgspec
 from scrun.cli.columns import columns, fitted, size
 from scrun.cli.parse import Parsed, record_root
 from scrun.client.find import containers
-from scrun.commands.list import rows, shortened
+from scrun.commands.list import job_of, rows, shortened
 from scrun.commands.logs import time_option
 from scrun.commands.stats import clock
 from scrun.core.output import say
@@ -102,7 +102,7 @@ def of_record(listed: Mapping[str, Any], now: float) -> Row:
     line = _Line(
         "", listed["id"], listed["created"], name=told.get(CONTAINER_NAME, ""),
         image=told.get(IMAGE_NAME, ""), pod=told.get(POD_NAME, ""),
-        job=told.get("org.scrun.job_id", ""), usage=usage, status=exit_status(told),
+        job=job_of(told), usage=usage, status=exit_status(told),
         reason=told.get(PENDING if waits else "org.scrun.reason", ""),
     )  # fmt: skip
     begin = now if started is None and waits else started

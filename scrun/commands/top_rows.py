@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scrun.cli.columns import age, size
-from scrun.commands.list import information, shortened
+from scrun.commands.list import information, job_of, shortened
 from scrun.core.pods import BY_HAND
 from scrun.core.text import printable
 from scrun.core.times import of_stamp
@@ -71,7 +71,7 @@ def line_of(row: Mapping[str, Any], used: Mapping[str, Used]) -> Line:
         status=status,
         created=of_stamp(row["created"]),
         waits="" if is_over else told.get(PENDING, ""),
-        job=told.get("org.scrun.job_id", ""),
+        job=job_of(told),
         nodes=told.get("org.scrun.nodes", ""),
         image=told.get(IMAGE_NAME, ""),
         info=information(status, told),

@@ -16,6 +16,7 @@ import pytest
 
 from scrun.client.find import containers
 from scrun.commands import list as listing
+from scrun.commands.top_rows import line_of
 from scrun.core.paths import LOOKED
 from scrun.model.identity import myself
 from scrun.model.record import Record, read_record, write_record
@@ -157,6 +158,14 @@ def test_the_table(root: Root) -> None:
 
 
 @pytest.mark.covers("scrun list")
+def test_the_job_of_a_container_in_a_task_is_slurms(root: Root) -> None:
+    """Its own number is that of crun's or runc's container: in Slurm it is somebody else's job."""
+    told = {"org.scrun.job_id": "7", "org.scrun.task": "1234.0.1", "org.scrun.nodes": "n[1-2]"}
+    root.add(Record(id="rank", status="running", pid=1, job_id="7", annotations=told))
+    assert root.cells()["rank"][3:5] == ["1234", "n[1-2]"]
+    assert line_of(root.rows()["rank"], {}).job == "1234"
+
+
 def test_quiet_prints_ids_alone(root: Root) -> None:
     root.add(RUNNING)
     root.add(Record(id="a.b"))
