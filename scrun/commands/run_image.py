@@ -187,7 +187,8 @@ def _run(
     told = {IMAGE_NAME: entry.facts.source, IMAGE_DIGEST: entry.facts.digest}
     config["annotations"] = {**config.get("annotations", {}), **told}
     fd = os.memfd_create("config")
-    os.write(fd, json.dumps(config).encode())
+    with open(fd, "wb", closefd=False) as file:  # whole: a limit may cut what one call writes
+        file.write(json.dumps(config).encode())
     words = [*as_words(GLOBAL, parsed), "run"]
     words += as_words([each for each in COMMANDS["run"][2] if each[0] in _PASSED_ON], parsed)
     words += ["--bundle", entry.directory, "--config", f"/proc/{os.getpid()}/fd/{fd}", container]

@@ -45,6 +45,15 @@ def test_a_second_run_asks_nobody(registry: Registry) -> None:
     assert os.listdir(registry.store / "tmp") == []
 
 
+def test_a_limit_that_no_configuration_fits_into(registry: Registry) -> None:
+    run(registry, box(registry))
+    site = registry.site
+    words = ["sh", "-c", 'ulimit -f 1; exec "$@"', "sh", *site.command, "run", box(registry)]
+    done = run_program([*site.user.prefix, *words], env=site.environment, cwd=site.base)
+    assert done.returncode == 1
+    assert done.stderr.endswith("its files may not be larger (ulimit -f)\n"), done.stderr
+
+
 def test_what_is_written_is_gone(registry: Registry) -> None:
     script = "rm /bin/tac; echo no >/etc/passwd; touch /new; mkdir /usr; exit 3"
     done = registry.site.run("run", "--user", "0", box(registry), "sh", "-c", script)
