@@ -52,7 +52,8 @@ async def forward(
             f'connect to {node}, or set launch = "shim" in scrun.toml'
         )
     async with reaching as reach:
-        await send(connection, b"\0")
+        with suppress(OSError):  # the command has gone, as `_end_with` sees
+            await send(connection, b"\0")
         with ExitStack() as stack:  # a task that has not begun yet cannot wait for a closed socket
             async with unwrapped() as nursery:
                 say = partial(_say, connection)
