@@ -24,7 +24,7 @@ from scrun.oci.signals import parse_signal
 from scrun.protocol import wire
 from scrun.protocol.wire import REASON_SHOWN
 from scrun.supervisor.containers.anchors import Anchor
-from scrun.supervisor.containers.caller import Caller, hang_up, send, send_progress
+from scrun.supervisor.containers.caller import Caller, hang_up, send_progress
 from scrun.supervisor.containers.container import Container
 from scrun.supervisor.containers.containers import Containers
 from scrun.supervisor.containers.stdio import Stdio
@@ -434,8 +434,9 @@ class ClientRequest:
         container = self._live("logs --follow")
         output = self._arguments[1] == b"output"
         followed = captured_output(container).output if output else container.log
+        connection = trio.SocketStream(self._connection)
         with self._retirement.cut_off():
-            await follow(followed, partial(send, self._connection), self._position(2))
+            await follow(followed, connection.send_all, self._position(2))
         return b""
 
     async def _attach(self) -> bytes:

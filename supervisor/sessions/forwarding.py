@@ -43,6 +43,7 @@ async def forward(
     Raises:
         StateError: The container does not run.
         EngineError: Its network cannot be reached.
+        trio.BrokenResourceError: The command has gone.
     """
     job = (await container.running("forward")).job
     if (reaching := job.reaching()) is None:
@@ -52,8 +53,7 @@ async def forward(
             f'connect to {node}, or set launch = "shim" in scrun.toml'
         )
     async with reaching as reach:
-        with suppress(OSError):  # the command has gone, as `_end_with` sees
-            await send(connection, b"\0")
+        await trio.SocketStream(connection).send_all(b"\0")
         with ExitStack() as stack:  # a task that has not begun yet cannot wait for a closed socket
             async with unwrapped() as nursery:
                 say = partial(_say, connection)

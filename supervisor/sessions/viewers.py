@@ -33,22 +33,21 @@ _LONGEST = 1 << 20
 
 
 async def follow(followed: Followed, send: Send, begin: int | None = None) -> None:
-    """Send a file and all that is added to it, until its end, or its reader's.
+    """Send a file and all that is added to it, until its end.
 
     It begins at a position; None: at the first byte, without frames.
     """
-    with suppress(BrokenPipeError, ConnectionResetError):
-        if begin is None:
-            await send(b"\0")
-            async with aclosing(followed.read(from_now=False)) as pieces:
-                async for piece in pieces:
-                    await send(piece)
-            return
-        await send(FRAMED)
-        async with aclosing(_frames(followed, begin)) as frames:
-            async for one in frames:
-                await send(one)
-        await send(frame(END, b""))
+    if begin is None:
+        await send(b"\0")
+        async with aclosing(followed.read(from_now=False)) as pieces:
+            async for piece in pieces:
+                await send(piece)
+        return
+    await send(FRAMED)
+    async with aclosing(_frames(followed, begin)) as frames:
+        async for one in frames:
+            await send(one)
+    await send(frame(END, b""))
 
 
 async def _frames(followed: Followed, begin: int | None) -> AsyncGenerator[bytes, None]:

@@ -7,8 +7,10 @@ import socket
 import struct
 import termios
 import tty
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -17,6 +19,7 @@ import trio.testing
 from scrun import main as program
 from scrun.supervisor.containers.capture import CapturedOutput, Followed
 from scrun.supervisor.containers.stdio import Stdio
+from scrun.supervisor.daemon import requests
 from scrun.supervisor.sessions.viewers import follow
 from tests.harness.processes import descriptors
 
@@ -137,9 +140,33 @@ async def test_a_follower_whose_reader_goes(growing: Growing) -> None:
             raise BrokenPipeError
 
     before = descriptors()
-    await follow(growing.followed, send)
+    with pytest.raises(BrokenPipeError):
+        await follow(growing.followed, send)
     assert descriptors() == before  # at once, and not when somebody collects garbage
     assert sent[0] == b"\0"
+
+
+async def test_a_follower_that_has_gone(growing: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The supervisor is not at fault: its log has no traceback of that."""
+    faults: list[object] = []
+    monkeypatch.setattr(requests, "fault", lambda *what: faults.append(what))
+
+    async def arrived(*_: object) -> None:
+        await trio.lowlevel.checkpoint()
+
+    containers: Any = SimpleNamespace(
+        arrivals=SimpleNamespace(of=arrived),
+        live=lambda *_: SimpleNamespace(log=growing.followed),
+    )
+    retirement: Any = SimpleNamespace(cut_off=nullcontext)
+    nothing: Any = None
+    ours, theirs = trio.socket.socketpair()
+    theirs.close()
+    with ours:
+        fields = [b"follow", b"c", b"log", b"0"]
+        request = requests.ClientRequest(containers, retirement, nothing, ours, fields, [])
+        assert await request.answer() == b""
+    assert not faults
 
 
 def terminal() -> tuple[int, int]:
