@@ -78,17 +78,21 @@ async def reaching(rank: Rank, container: str, *, outside: bool) -> AsyncIterato
     is_known = rank.hello.protocol < BESIDE
     lock = trio.Lock()
 
-    async def reach(client: trio.socket.SocketType, port: int) -> None:
+    async def find() -> None:
         nonlocal beside, is_known
+        if is_known:  # another connection has come first
+            return
+        try:
+            if (found := await _way(rank, container)) is not None:
+                beside = stack.enter_context(Beside(found[0], outside=outside))
+                await beside.enter()
+        finally:
+            is_known = True
+
+    async def reach(client: trio.socket.SocketType, port: int) -> None:
         if not is_known:
             async with lock:
-                if not is_known:
-                    try:
-                        if (found := await _way(rank, container)) is not None:
-                            beside = stack.enter_context(Beside(found[0], outside=outside))
-                            await beside.enter()
-                    finally:
-                        is_known = True
+                await find()
         if beside is None or beside.is_over:
             await connect(rank, container, port, client, outside=outside)
         else:

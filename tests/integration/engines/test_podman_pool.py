@@ -33,8 +33,7 @@ def in_its_namespaces(podman: Podman, *words: str) -> str:
     """Call scrun where podman calls it."""
     if podman.site.user.uid:
         return podman.must("unshare", podman.site.command[0], *words)
-    file = f"--config-file={podman._settings}"
-    return podman.site.must(file, f"--root={podman._runtime_dir}/scrun", *words)
+    return podman.scrun(f"--config-file={podman._settings}", *words)
 
 
 def said(podman: Podman, name: str) -> str:

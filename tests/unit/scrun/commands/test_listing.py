@@ -166,6 +166,7 @@ def test_the_job_of_a_container_in_a_task_is_slurms(root: Root) -> None:
     assert line_of(root.rows()["rank"], {}).job == "1234"
 
 
+@pytest.mark.covers("scrun list")
 def test_quiet_prints_ids_alone(root: Root) -> None:
     root.add(RUNNING)
     root.add(Record(id="a.b"))

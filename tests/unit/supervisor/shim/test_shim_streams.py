@@ -1,4 +1,4 @@
-"""What a shim takes of a supervisor that sends more than it was allowed."""
+"""What a shim takes of a supervisor that sends more than it was allowed, and how it answers."""
 
 import os
 import socket
