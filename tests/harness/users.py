@@ -62,6 +62,7 @@ def claim(user: User) -> None:
     """
     if os.environ.get("SCRUN_TEST_USER") == user.name:
         return
+    os.makedirs("/run/lock", exist_ok=True)  # a machine that never booted has none
     lock = os.open(f"/run/lock/{user.name}.test", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held by the descriptor, until the end
 
