@@ -24,6 +24,7 @@ from scrun.oci.ids import check_id
 _TRUE = ("1", "t", "T", "true", "True", "TRUE")
 _OPEN = ("create", "run")  # a site's scripts may have more options for them
 _FALSE = ("0", "f", "F", "false", "False", "FALSE")
+_PODMANS = ("--rm", "-i", "-it", "--interactive", "--tty")  # what `run IMAGE` does anyhow
 _ENGINES_IDS = 64  # the length of their ids, which are digits and letters
 
 
@@ -214,6 +215,9 @@ def _store(
         raise UsageError(
             f"option --{name} cannot be {value!r}, only {' or '.join(choices)}" + _see(command)
         )
+    if command == "run" and name == "time" and not _limits(value):
+        words = "only a limit such as 90 or 1-12:30:00; for a terminal leave '-t' out"
+        raise UsageError(f"option --time cannot be {value!r}, {words}" + _see(command))
     if many:
         into[name] = [*before, value] if isinstance(before, list) else [value]
     else:
@@ -234,12 +238,21 @@ def _signal_or_raise(argument: str, command: str | None, operands: list[str], le
     name = argument.partition("=")[0]
     if command is not None and resolve(argument, options_of(None)) is not None:
         raise UsageError(f"option {name!r} must stand before {command!r}" + _see(None))
-    words = ["--" + option[0] for option in options_of(command)]
-    near = hint(name, words) if name[:2] == "--" else ""
+    if command == "run" and argument in _PODMANS:
+        near = "; leave it out, 'scrun run' does so by itself"
+    else:
+        words = ["--" + option[0] for option in options_of(command)]
+        near = hint(name, words) if name[:2] == "--" else ""
     error = UsageError(f"unknown option {name!r}" + near + _see(command))
     if command in _OPEN and name[:2] == "--":
         error.left = left
     raise error
+
+
+def _limits(value: str) -> bool:
+    """Tell whether this looks like a time limit of Slurm's, not like the name of an image."""
+    digits = value.replace(":", "").replace("-", "")
+    return digits.isdigit() or value.upper() in ("INFINITE", "UNLIMITED")
 
 
 def _known(word: str) -> str:

@@ -304,6 +304,10 @@ def test_preserve_fds_with_and_without_a_number() -> None:
         (["crate", "c1"], "unknown command 'crate' (is it create?): see"),
         (["create", "--bundel", "B", "c1"], "unknown option '--bundel' (is it --bundle?): see"),
         (["--rot", "/r", "list"], "unknown option '--rot' (is it --root?): see"),
+        # what people who know podman type
+        (["run", "--rm", "a:1"], "unknown option '--rm'; leave it out, 'scrun run' does so by"),
+        (["run", "-it", "a:1"], "unknown option '-it'; leave it out, 'scrun run' does so by"),
+        (["run", "-t", "a:1", "sh"], "option --time cannot be 'a:1', only a limit such as"),
         (["zzzzz"], "unknown command 'zzzzz': see"),
     ],
 )
