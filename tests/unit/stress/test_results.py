@@ -28,7 +28,7 @@ def site() -> ModuleType:
 def test_goals_become_a_table_of_the_page(tmp_path: Path, site: ModuleType) -> None:
     goals = [Goal("create", "salloc | sh", 1.5234, 1.3), Goal("stdout", "srun", 0.99, 0.98, True)]
     tables = {"operations": [goal.cells for goal in goals]}
-    command = ["/x/tools/bench", "--rounds", "3"]
+    command = ["/x/tools/bench", "--report", "/x/y", "--rounds", "3", "--user=me"]
     results.write(tmp_path / "bench.json", command, tables, {"engine": "slurm"})
     found = json.loads((tmp_path / "bench.json").read_text())
     assert found["tables"]["operations"][0]["ratio"] == 1.5234
