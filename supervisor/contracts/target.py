@@ -41,8 +41,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
             not, for all that is known.
         host_only: Mount sources below these directories exist only here. The directories
             themselves (such as /run/user) exist everywhere.
-        rlimits: Hard limits that cannot be raised there, by the runtime-spec's names;
-            None: unknown, or they can be raised.
+        rlimits: Hard limits that cannot be raised there, by the runtime-spec's names; None:
+            unknown, or they can be raised. Elsewhere they are those of this machine, and a shim
+            there lowers what exceeds its own; None: there is no shim.
         capabilities: The most that a process there can have; None: all.
         slurm: The version of Slurm that runs there, or that the local engine imitates.
         neighbours: The config.json of containers there whose namespaces can be entered, by the

@@ -33,6 +33,17 @@ def soft_limits(pid: int = 0) -> Limits:
         return ()
 
 
+def hard_limits() -> dict[str, int]:
+    """Return our hard limits, by the runtime-spec's names and in its numbers."""
+    limits = {}
+    for name in dir(resource):
+        if name.startswith("RLIMIT_"):
+            hard = resource.getrlimit(getattr(resource, name))[1]
+            # the runtime-spec uses unsigned numbers, and the largest one for no limit
+            limits[name] = hard if hard != resource.RLIM_INFINITY else (1 << 64) - 1
+    return limits
+
+
 def processors_of(pid: int) -> frozenset[int]:
     """Return the processors that a process may use; none if we may not know."""
     try:

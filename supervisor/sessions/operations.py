@@ -135,6 +135,9 @@ def prepare(call: CommandLine, bundle: Bundle, staged: Staged, terminal: int | N
         options = _exec_options(parsed, bundle, staged, terminal=terminal is not None)
         process = process_from_options(options, running.get("process") or {})
         typed = checked(process, f"{parsed.command} {parsed.id}")
+    kept = {limit["type"] for limit in (running.get("process") or {}).get("rlimits") or []}
+    if limits := process.get("rlimits"):
+        process["rlimits"] = [limit for limit in limits if limit["type"] in kept]
     for unwanted in ("rlimits", "apparmorProfile", "selinuxLabel", "oomScoreAdj"):
         if unwanted not in (running.get("process") or {}):
             process.pop(unwanted, None)  # staging removed it: the node does not support it

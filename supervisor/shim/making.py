@@ -7,7 +7,7 @@ from .children import exit_status
 from .console import ProgramStdio
 from .files import plain, remove_file, remove_tree, write_private
 from .json_text import dumps
-from .processes import bind, bind_exec
+from .processes import bind, bind_exec, fit_limits
 from .runtime import (
     CallRefused,
     has_raced,
@@ -347,6 +347,7 @@ class Making:
     ) -> None:
         process["env"] = merged(process.get("env") or [], {**os.environ, **variables})
         self._runtime.fit(process)
+        fit_limits(process)
         if "terminal" in streams and streams.get("rows") and streams.get("columns"):
             size = {"height": streams["rows"], "width": streams["columns"]}
             process["consoleSize"] = size

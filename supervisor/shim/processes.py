@@ -104,6 +104,21 @@ def bind(pid: int, processors: "Collection[int]") -> None:
         pass  # it has ended, is somebody else's, or its control group has none of them
 
 
+def fit_limits(process: "dict[str, Any]") -> None:
+    """Lower what a process may have to what we may have, so that its runtime can set it."""
+    for limit in process.get("rlimits") or []:
+        import resource
+
+        kind = getattr(resource, limit["type"], None)
+        hard = resource.RLIM_INFINITY if kind is None else resource.getrlimit(kind)[1]
+        if hard != resource.RLIM_INFINITY and os.geteuid():
+            limit["hard"] = min(limit["hard"], hard)
+            limit["soft"] = min(limit["soft"], limit["hard"])
+    if process.get("oomScoreAdj") and os.geteuid():
+        with open("/proc/self/oom_score_adj") as file:
+            process["oomScoreAdj"] = max(process["oomScoreAdj"], int(file.read()))
+
+
 def bind_exec(process: "dict[str, Any]", processors: "Collection[int]") -> None:
     """Bind one more program in a container to these processors.
 

@@ -69,6 +69,7 @@ def fit_annotations(
 _OTHER_MACHINE = "it belongs to this machine"
 _ROOT_ONLY = "only root may set it"
 _SLURM_LIMITS = "Slurm propagates the user's limits; the node's may be lower than these"
+_SET_BY_ENGINES = ("RLIMIT_NOFILE", "RLIMIT_NPROC")
 _FOR_SCRUN = "they are requests for the job, for scrun alone"
 _NO_CGROUPS = "the runtime there makes no cgroups; the job has its own"
 
@@ -157,12 +158,17 @@ def _fit_process(process: dict[str, Any], target: Target, maps: Maps | None, not
         notes.drop(process, "process.", "apparmorProfile", _OTHER_MACHINE)
         notes.drop(process, "process.", "selinuxLabel", _OTHER_MACHINE)
     if target.elsewhere:
-        notes.drop(process, "process.", "rlimits", _SLURM_LIMITS)
+        _without_default_rlimits(process, target.rlimits, notes)
         notes.drop(process, "process.", "execCPUAffinity", "Slurm binds the job's processors")
     elif target.rlimits is not None:
         _lower_rlimits(process.get("rlimits") or [], target.rlimits, notes)
     if target.rootless:
-        for key in ("oomScoreAdj", "scheduler", "ioPriority"):
+        likely = process.get("oomScoreAdj") or 0  # to be killed; anybody may raise it
+        if likely <= 0 or target.rlimits is None or not target.elsewhere:
+            if likely:
+                notes.miss(f"--oom-score-adj {likely}")
+            notes.drop(process, "process.", "oomScoreAdj", _ROOT_ONLY)
+        for key in ("scheduler", "ioPriority"):
             notes.drop(process, "process.", key, _ROOT_ONLY)
         user = process.get("user") or {}
         if maps is not None:
@@ -216,6 +222,28 @@ def _become_root(user: dict[str, Any], notes: Notes) -> None:
         if user.get(key):
             notes.add(f"process.user.{key}: 0 instead of {user[key]}: the runtime there needs it")
             user[key] = 0
+
+
+def _without_default_rlimits(
+    process: dict[str, Any], hard_limits: Mapping[str, int] | None, notes: Notes
+) -> None:
+    """Remove limits that an engine has set by itself: for a job they are Slurm's affair.
+
+    podman and buildah always set two, to the most that they may have here. Lower ones were asked
+    for, and so were all others.
+    """
+    if hard_limits is None:
+        notes.drop(process, "process.", "rlimits", _SLURM_LIMITS)
+        return
+    rlimits = process.get("rlimits") or []
+    kept = [
+        limit
+        for limit in rlimits
+        if limit["type"] not in _SET_BY_ENGINES or limit["hard"] < hard_limits[limit["type"]]
+    ]
+    if len(kept) < len(rlimits):
+        notes.add(f"process.rlimits: {' and '.join(_SET_BY_ENGINES)} dropped: {_SLURM_LIMITS}")
+        process["rlimits"] = kept
 
 
 def _lower_rlimits(

@@ -14,7 +14,13 @@ import msgspec
 
 from scrun.core.trees import size_of
 from scrun.supervisor.contracts.target import Target
-from scrun.supervisor.staging.mounts import MountSource, below, binds, only_here
+from scrun.supervisor.staging.mounts import (
+    MountSource,
+    below,
+    binds,
+    directories_of_overlay,
+    only_here,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -145,15 +151,26 @@ def survey(
     measured up to `limit` bytes.
     """
     found: dict[str, MountSource] = {}
-    for path in binds(config.get("mounts") or [], bundle):
+
+    def add(path: str, *, copied: bool = False) -> bool:
         source = look(path, mounts)
         if target.elsewhere and source.real:
             source = _look_behind(source, os.path.realpath(bundle), rootfs, mounts)
-        if only_here(path, source, target, staged):
+        alone = only_here(path, source, target, staged)
+        if alone or copied:
             own = container in source.real.split("/")
             size = size_of(path, limit) if source.kind == "directory" else source.size
             source = msgspec.structs.replace(source, size=size, own=own)
         found[path] = source
+        return alone
+
+    given = config.get("mounts") or []
+    for path in binds(given, bundle):
+        add(path)
+    for mount in given:
+        first, *others = directories_of_overlay(mount) or [""]
+        if first:
+            add(first, copied=any(add(path) for path in others))
     for device in (config.get("linux") or {}).get("devices") or []:
         found[device["path"]] = look(device["path"], mounts)
     return found

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import resource
-
 from scrun.core.capabilities import CAPABILITIES
 from scrun.supervisor.contracts.target import Target
+from scrun.supervisor.core.limits import hard_limits
 
 
 def local_target(*, uid: int, gid: int, maps_root: bool = False) -> Target:
@@ -25,7 +24,7 @@ def local_target(*, uid: int, gid: int, maps_root: bool = False) -> Target:
         cgroups=not rootless,
         maps_root=maps_root,
         host_only=(),
-        rlimits=None if raises else _hard_limits(),
+        rlimits=None if raises else hard_limits(),
         capabilities=bounded,
     )
 
@@ -41,13 +40,3 @@ def _initial_user_namespace() -> bool:
     """Tell whether capabilities count for the whole machine, as setrlimit(2) asks."""
     with open("/proc/self/uid_map", encoding="ascii") as lines:
         return lines.read().split() == ["0", "0", "4294967295"]
-
-
-def _hard_limits() -> dict[str, int]:
-    limits = {}
-    for name in dir(resource):
-        if name.startswith("RLIMIT_"):
-            hard = resource.getrlimit(getattr(resource, name))[1]
-            # the runtime-spec uses unsigned numbers, and the largest one for no limit
-            limits[name] = hard if hard != resource.RLIM_INFINITY else (1 << 64) - 1
-    return limits

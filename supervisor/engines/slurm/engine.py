@@ -39,6 +39,7 @@ from scrun.supervisor.contracts.engine import Engine, Job, JobPlan, JobRequest
 from scrun.supervisor.contracts.reuse import LOAN, HeldAllocation, Seat
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.inheritance import Inheritance
+from scrun.supervisor.core.limits import hard_limits
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.allocation import (
     Allocation,
@@ -208,6 +209,7 @@ class SlurmEngine(Engine):
             rootless=uid != 0,
             link_rootfs=forces_rootfs or self._without_config,
             link_refused=refused,
+            rlimits=None if self._launching.by_slurm else hard_limits(),
             host_only=self._use.host_only,
             slurm=str(version),
         )

@@ -25,6 +25,12 @@ def _podman() -> Iterator[Podman]:
         yield podman
 
 
+@pytest.fixture(scope="module")
+def overlay_podman() -> Iterator[Podman]:
+    with rootless_podman(cgroup2=True, storage="overlay") as podman:
+        yield podman
+
+
 @pytest.fixture
 def running(podman: Podman) -> Iterator[str]:
     """A container that runs until it is told to end, which it does at once."""
@@ -209,12 +215,53 @@ def test_volumes(podman: Podman, tmp_path: Path) -> None:
         (("--user", "33"), "id -u", "33\n"),
         nightly(("--workdir", "/tmp"), "pwd", "/tmp\n"),
         nightly(("--hostname", "here"), "hostname", "here\n"),
+        (("--ulimit", "nofile=500:600"), "ulimit -n; ulimit -Hn", "500\n600\n"),
+        (
+            ("--ulimit", "core=-1:-1", "--oom-score-adj", "500"),
+            "ulimit -c | tr -d 0-9; cat /proc/self/oom_score_adj",
+            "unlimited\n500\n",
+        ),
         (("--cap-drop", "all"), "grep CapEff /proc/self/status | cut -f 2", "0" * 16 + "\n"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
 def test_option(podman: Podman, options: tuple[str, ...], script: str, expected: str) -> None:
     assert output(podman, *options, "busybox", "sh", "-c", script) == expected
+
+
+@pytest.mark.covers("podman exec")
+def test_exec_has_the_limits_that_were_asked_for(podman: Podman) -> None:
+    limited = ("--ulimit", "nofile=500:600", "--detach", "--name", "limited")
+    podman.must("run", "--network", "host", *limited, "busybox", "sleep", "60")
+    try:
+        assert podman.must("exec", "limited", "sh", "-c", "ulimit -n; ulimit -Hn") == "500\n600\n"
+    finally:
+        podman.must("rm", "--force", "--time", "0", "limited")
+
+
+@pytest.mark.covers("podman run")
+@pytest.mark.parametrize("writable", ["", ",rw=true"], ids=["read-only", "writable"])
+def test_an_image_as_a_volume(overlay_podman: Podman, writable: str) -> None:
+    """podman mounts it in its own mount namespace, in which no node is."""
+    option = f"type=image,source=busybox,destination=/image{writable}"
+    script = "ls /image/bin/busybox; touch /image/new && ls /image/new"
+    done = overlay_podman.run(
+        *RUN, "--rm", "--mount", option, "busybox", "sh", "-c", f"{script} 2>/dev/null"
+    )
+    expected = ["/image/bin/busybox", *["/image/new"] * bool(writable)]
+    assert (done.stdout.split(), done.returncode) == (expected, int(not writable)), done.stderr
+
+
+@pytest.mark.covers("podman run")
+def test_a_volume_whose_changes_are_thrown_away(overlay_podman: Podman) -> None:
+    base = overlay_podman.site.base / "thrown"
+    base.mkdir()
+    (base / "file").write_text("kept\n")
+    overlay_podman.site.user.give(base)
+    script = "cat /v/file; echo other >/v/file; cat /v/file"
+    said = output(overlay_podman, "--volume", f"{base}:/v:O", "busybox", "sh", "-c", script)
+    assert said == "kept\nother\n"
+    assert (base / "file").read_text() == "kept\n"
 
 
 @pytest.mark.nightly

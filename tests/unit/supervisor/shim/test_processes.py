@@ -1,14 +1,16 @@
 """What the shim sees of its children before it reaps them, and of what others name."""
 
+import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from scrun.supervisor.shim.processes import handles, is_ending
+from scrun.supervisor.shim.processes import fit_limits, handles, is_ending
 from scrun.supervisor.shim.space import Space
 from scrun.supervisor.staging.survey import read_mounts
 from tests.harness.wait import wait_until
@@ -83,3 +85,32 @@ def test_the_kernel_shows_it_so(tmp_path: Path) -> None:
     (tmp_path / "mountinfo").write_bytes(shown)
     points = [mount.point for mount in read_mounts(str(tmp_path / "mountinfo"))]
     assert str(tmp_path / "a\rb") in points
+
+
+def test_limits_are_lowered_to_those_of_the_node() -> None:
+    """As an ordinary user: setrlimit(2) would refuse the runtime more, and end the container."""
+    unlimited = (1 << 64) - 1
+    rlimits: list[dict[str, object]] = [
+        {"type": "RLIMIT_MEMLOCK", "soft": unlimited, "hard": unlimited},
+        {"type": "RLIMIT_NOFILE", "soft": 20, "hard": 30},
+        {"type": "RLIMIT_LATER", "soft": 1, "hard": 1},
+    ]
+    process = {"rlimits": rlimits, "oomScoreAdj": 3}
+    before = ["prlimit", "--memlock=4096:8192", "setpriv", "--reuid=54321", "--clear-groups"]
+    script = (
+        "import json, sys; from scrun.supervisor.shim.processes import fit_limits; "
+        f"process = json.loads({json.dumps(process)!r}); fit_limits(process); "
+        "print(json.dumps(process))"
+    )
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+    done = subprocess.run(
+        [*(before if os.geteuid() == 0 else before[:2]), sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    fitted = json.loads(done.stdout)
+    assert fitted["rlimits"][0] == {"type": "RLIMIT_MEMLOCK", "soft": 8192, "hard": 8192}
+    assert fitted["rlimits"][1:] == rlimits[1:]
+    assert fitted["oomScoreAdj"] == max(3, own)
+    fit_limits({})  # nothing was asked for

@@ -386,6 +386,59 @@ def test_rlimits_are_lowered_to_what_can_be_had() -> None:
     assert plan.notes == ("process.rlimits: RLIMIT_NOFILE lowered from 1048576 to 4096",)
 
 
+def test_a_node_gets_the_rlimits_that_somebody_asked_for() -> None:
+    """podman sets files and processes by itself, to the most that it may have here."""
+    default = [
+        {"type": "RLIMIT_NOFILE", "hard": 20000, "soft": 20000},
+        {"type": "RLIMIT_NPROC", "hard": 4096, "soft": 4096},
+    ]
+    own = {"RLIMIT_NOFILE": 20000, "RLIMIT_NPROC": 4096, "RLIMIT_MEMLOCK": 65536}
+    target = msgspec.structs.replace(SLURM_USER, rlimits=own)
+    plan = fitted({"process": {"rlimits": default}}, target)
+    assert plan.config["process"]["rlimits"] == []
+    assert "RLIMIT_NOFILE and RLIMIT_NPROC dropped: Slurm propagates" in plan.notes[0]
+    asked = [
+        {"type": "RLIMIT_NOFILE", "hard": 600, "soft": 500},
+        {"type": "RLIMIT_MEMLOCK", "hard": (1 << 64) - 1, "soft": (1 << 64) - 1},
+    ]
+    plan = fitted({"process": {"rlimits": [*asked, default[1]]}}, target)
+    assert plan.config["process"]["rlimits"] == asked  # the shim lowers the second one
+    # without a shim nobody does
+    assert "rlimits" not in fitted({"process": {"rlimits": asked}}, SLURM_USER).config["process"]
+
+
+def test_a_process_may_be_made_likelier_to_be_killed() -> None:
+    target = msgspec.structs.replace(SLURM_USER, rlimits={})
+    assert fitted({"process": {"oomScoreAdj": 7}}, target).config["process"]["oomScoreAdj"] == 7
+    plan = fitted({"process": {"oomScoreAdj": -7}}, target)
+    assert "oomScoreAdj" not in plan.config["process"]
+    assert plan.missed == ("--oom-score-adj -7",)
+    assert fitted({"process": {"oomScoreAdj": 0}}, target).missed == ()
+
+
+@pytest.mark.parametrize("alone", ["/p/merged", "/p/up"])
+def test_an_overlay_of_what_only_this_machine_has_is_a_copy(alone: str) -> None:
+    """podman mounts an image, and a volume with the option O, as an overlay."""
+    options = ["lowerdir=/p/merged:/p/empty", "upperdir=/p/up", "workdir=/p/work", "userxattr"]
+    mount = {"destination": "/i", "type": "overlay", "source": "/p/m", "options": options}
+    sources = {
+        path: MountSource(kind="directory", real=path, private=path == alone, size=5)
+        for path in ("/p/merged", "/p/empty", "/p/up", "/p/work")
+    }
+    plan = fitted({"mounts": [mount]}, SLURM_USER, sources)
+    [volume] = plan.volumes
+    assert (volume.source, volume.comes_back, volume.read_only) == ("/p/merged", False, False)
+    bound = {"destination": "/i", "type": "bind", "source": volume.data, "options": ["rbind"]}
+    assert plan.config["mounts"] == [bound]
+    # an image is mounted read-only
+    plan = fitted({"mounts": [{**mount, "options": options[:1]}]}, SLURM_USER, sources)
+    if alone == "/p/merged":
+        assert plan.config["mounts"][0]["options"] == ["rbind", "ro"]
+    # the nodes have all of it, or it is this machine
+    for target, known in ((SLURM_USER, {}), (LOCAL_USER, sources)):
+        assert fitted({"mounts": [mount]}, target, known).config["mounts"] == [mount]
+
+
 def test_capabilities_are_those_that_can_be_had() -> None:
     capabilities = {
         "bounding": ["CAP_KILL", "CAP_SYS_RESOURCE"],
