@@ -11,8 +11,7 @@
 #   nodes=1:ppn=4: 4 processors   select=1:ncpus=4, ncpus=4: 1      pmem=2gb: no memory
 . "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
-debs slurm-wlm-torque=22.05.8-4+deb12u3 libslurm-perl=22.05.8-4+deb12u3 libslurm38=22.05.8-4+deb12u3
-export PERL5LIB=$place/root/usr/lib/x86_64-linux-gnu/perl5/5.36:$place/root/usr/share/perl5
+torque
 slurm
 printf '#!/bin/sh\ntrue\n' >script
 asked() { # RESOURCES: what the job asks for

@@ -12,8 +12,7 @@
 #   variables PBS_…: 0     -t 1-3: PBS_ARRAYID is not set, 3 times      MINE, with -v: the shell's own PATH
 . "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
-debs slurm-wlm-torque=22.05.8-4+deb12u3 libslurm-perl=22.05.8-4+deb12u3 libslurm38=22.05.8-4+deb12u3
-export PERL5LIB=$place/root/usr/lib/x86_64-linux-gnu/perl5/5.36:$place/root/usr/share/perl5
+torque
 slurm
 cat >script <<'END_OF_SCRIPT'
 #!/bin/bash

@@ -56,6 +56,12 @@ slurm() { # LINE…: of slurm.conf, beside those below
 	cannot "the node is not ready"
 }
 
+torque() { # what Slurm has of Torque's commands; before slurm
+	debs slurm-wlm-torque=22.05.8-4+deb12u3 libslurm-perl=22.05.8-4+deb12u3 \
+		libslurm38=22.05.8-4+deb12u3 libswitch-perl=2.17-3
+	export PERL5LIB=$place/root/usr/lib/x86_64-linux-gnu/perl5/5.36:$place/root/usr/share/perl5
+}
+
 slurm_ends() {
 	scancel --quiet --user=root
 	local file pid try
