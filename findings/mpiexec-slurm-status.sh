@@ -4,7 +4,7 @@
 #
 # One would guess: as with srun, which it calls: the program gets its words, and the status is that of the program.
 # What happens: the status is 0, whatever the ranks' is, so the job is COMPLETED and what depends on it begins. And the
-# words become a line for a shell: blanks divide them, and what comes after a semicolon runs where the script does.
+# words become a line for a shell: blanks divide them.
 # Quotes within the quotes ("'two words'") help with words, and nothing with the status.
 # Seen with slurm-wlm-torque 22.05.8 of Debian 12. Needs root.
 #
@@ -28,5 +28,4 @@ seen() { # COMMAND…: its status and output
 expect "srun" "3 <two words> <two words>" "$(seen srun -n 2 ./program 'two words')"
 expect "mpiexec.slurm" "0 <two><words> <two><words>" "$(seen mpiexec.slurm -n 2 ./program 'two words')"
 expect "srun's words" "Exited with exit code 3" "$(grep -o 'Exited with.*' words | head -n 1)"
-expect "semicolon" "0 <one> <one> here" "$(seen mpiexec.slurm -n 2 ./program 'one; echo here')"
 expect "more quotes" "0 <two words> <two words>" "$(seen mpiexec.slurm -n 2 ./program "'two words'")"
