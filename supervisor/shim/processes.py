@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 _EXITING = 4  # PF_EXITING of the kernel's include/linux/sched.h; before files are closed
 
+_CAP_SYS_RESOURCE = 24  # of the kernel's include/uapi/linux/capability.h
+
 
 def children_of(pid: int) -> "list[int]":
     """Return the children of a process, as far as they can be read."""
@@ -106,17 +108,26 @@ def bind(pid: int, processors: "Collection[int]") -> None:
 
 def fit_limits(process: "dict[str, Any]") -> None:
     """Lower what a process may have to what we may have, so that its runtime can set it."""
-    for limit in process.get("rlimits") or []:
-        import resource
+    asked = process.get("rlimits") or process.get("oomScoreAdj")
+    if not asked or _may_exceed_limits():
+        return
+    import resource
 
+    for limit in process.get("rlimits") or []:
         kind = getattr(resource, limit["type"], None)
         hard = resource.RLIM_INFINITY if kind is None else resource.getrlimit(kind)[1]
-        if hard != resource.RLIM_INFINITY and os.geteuid():
+        if hard != resource.RLIM_INFINITY:
             limit["hard"] = min(limit["hard"], hard)
             limit["soft"] = min(limit["soft"], limit["hard"])
-    if process.get("oomScoreAdj") and os.geteuid():
+    if process.get("oomScoreAdj"):
         with open("/proc/self/oom_score_adj") as file:
             process["oomScoreAdj"] = max(process["oomScoreAdj"], int(file.read()))
+
+
+def _may_exceed_limits() -> bool:
+    with open("/proc/self/status", "rb") as file:
+        effective = next(line for line in file if line.startswith(b"CapEff:"))
+    return bool(int(effective.split()[1], 16) >> _CAP_SYS_RESOURCE & 1)
 
 
 def bind_exec(process: "dict[str, Any]", processors: "Collection[int]") -> None:
