@@ -48,7 +48,6 @@ def _open_closed_descriptors() -> None:
 
 
 def run(argv: "list[str]") -> int:
-    """Run one command and return its exit status."""
     parsed = None
     try:
         if argv[:1] == ["__complete"]:

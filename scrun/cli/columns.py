@@ -53,7 +53,6 @@ def listed(
 
 
 def size(number: int) -> str:
-    """Format a number of bytes."""
     amount, unit = float(number), 0
     while amount >= 1024 and unit < len(_UNITS) - 1:
         amount, unit = amount / 1024, unit + 1

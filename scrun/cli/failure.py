@@ -22,7 +22,6 @@ from scrun.settings.file.sources import environment
 
 
 def explain(error: Exception, parsed: "Parsed | None") -> int:
-    """Report an exception, and return the exit status for it."""
     if parsed is None and isinstance(error, UsageError):
         parsed = Parsed()  # the options before the error, perhaps `--log` among them
         parsed.options = error.options or {}

@@ -10,7 +10,6 @@ _MOST = 1024
 
 
 def nodes_of(parsed: Parsed) -> int:
-    """Return how many nodes a pool is to have."""
     text = parsed.text("nodes") or "1"
     if not (text.isascii() and text.isdecimal() and 0 < int(text[:5]) <= _MOST):
         raise UsageError(f"--nodes {text}: a number from 1 to {_MOST} expected")

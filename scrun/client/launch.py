@@ -86,7 +86,6 @@ def is_waited_for() -> bool:
 
 
 def is_below_conmon() -> bool:
-    """Tell whether conmon calls us."""
     return "_OCI_SYNCPIPE" in os.environ
 
 

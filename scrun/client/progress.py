@@ -49,7 +49,6 @@ def show_bar(text: str, share: "float | None" = None) -> None:
 
 
 def clear() -> None:
-    """Clear the live line."""
     global _live
     if _live:
         write_if_possible(2, b"\r\x1b[K")

@@ -26,7 +26,6 @@ from scrun.settings.file.load import load
 
 
 def run(parsed: Parsed) -> int:
-    """Make the bundle."""
     source, target = parsed.operands
     target = os.path.normpath(os.path.abspath(target))
     image = find_image(source)

@@ -13,7 +13,6 @@ from scrun.core.output import write
 
 
 def run(parsed: Parsed) -> int:
-    """Print the script on standard output."""
     shell = parsed.operands[0]
     if shell not in SCRIPTS:
         raise UsageError(f"no completion for {shell!r}, only for {', '.join(SCRIPTS)}")

@@ -27,7 +27,6 @@ from scrun.protocol.anchor import LOST
 
 
 def run(parsed: Parsed) -> int:
-    """Copy; return when all is there."""
     copied = read_copied(parsed.operands)
     if copied.local == ARCHIVE and os.isatty(1 if copied.is_out else 0):
         raise UsageError("cp: an archive is not for a terminal: redirect it, or name a path")

@@ -23,7 +23,6 @@ from scrun.oci.ids import check_id
 
 
 def run(parsed: Parsed) -> int:
-    """Create a container."""
     check_id(parsed.id or "")
     with Anchored(parsed) as anchored:
         anchored.begin(leave=True)

@@ -27,7 +27,6 @@ from scrun.protocol import wire
 
 
 def run(parsed: Parsed) -> int:
-    """Run a program, and stay with it unless `--detach` is given."""
     container, argv = check_id(parsed.id or ""), parsed.argv
     if process := parsed.text("process"):
         argv = _with_copied_file(argv, process)

@@ -56,7 +56,6 @@ OF_RUNTIMES = ("org.criu.config", "org.systemd.property.", "run.oci.", "module.w
 
 
 def run(parsed: Parsed) -> int:
-    """Print the document on standard output."""
     document = features(_engine(parsed), privileged=os.geteuid() == 0)
     write(json.dumps(document, indent=2).encode() + b"\n")
     return 0

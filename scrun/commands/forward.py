@@ -44,7 +44,6 @@ class Forwarded(NamedTuple):
 
 
 def run(parsed: Parsed) -> int:
-    """Stay until the container ends."""
     wanted = [read_forwarded(text) for text in parsed.operands]
     if not wanted:
         raise UsageError("forward needs a port of the container, such as 8888 or 0:8888")

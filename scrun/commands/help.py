@@ -19,7 +19,6 @@ def _of_plugins(topic: "str | None", parsed: Parsed) -> str:
 
 
 def run(parsed: Parsed) -> int:
-    """Print one of the texts on standard output."""
     topic = parsed.operands[0] if parsed.operands else None
     if parsed.command == "version":
         text = texts.version_text()

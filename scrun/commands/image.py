@@ -28,7 +28,6 @@ _LEAST = 4
 
 
 def run(parsed: Parsed) -> int:
-    """Do what the first operand says."""
     action, *operands = parsed.operands
     actions = {
         "list": _list, "pull": _pull, "import": _import, "remove": _remove, "prune": _prune,

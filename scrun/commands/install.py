@@ -81,7 +81,6 @@ class InstallTarget:
 
 
 def run(parsed: Parsed) -> int:
-    """Change the configuration files, or show the changes."""
     engine = parsed.operands[0]
     if engine not in _ALL:
         raise UsageError(f"unknown engine {engine!r}: use podman, docker or docker-api")

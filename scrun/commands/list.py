@@ -50,7 +50,6 @@ HEAD = ("ID", "PID", "STATUS", "JOB", "NODES", "CREATED", "OWNER", "BUNDLE", "IN
 
 
 def run(parsed: Parsed) -> int:
-    """Print the containers on standard output."""
     root = record_root(parsed)
     if parsed.options.get("jobs"):
         say(jobs(root, parsed).encode("utf-8", "replace"))

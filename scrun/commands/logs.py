@@ -33,7 +33,6 @@ _STAMP = re.compile(rb'time="([^"]+)"|.*"time":"([^"]+)"}$')  # as text and as J
 
 
 def run(parsed: Parsed) -> int:
-    """Print the output, the messages or the supervisors' log."""
     if parsed.count("follow") and parsed.text("until"):
         raise UsageError("logs --until has an end already: leave --follow out")
     if parsed.count("supervisor"):

@@ -28,7 +28,6 @@ _NEW_LETTERS = {"%U": "23.02", "%m": "23.02", "%p": "23.02", "%Z": "26.05"}
 
 
 def run(parsed: Parsed) -> int:
-    """Check the file, or show its commands."""
     action, path, *arguments = parsed.operands
     if action not in ("check", "render"):
         raise UsageError(

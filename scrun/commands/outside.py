@@ -36,7 +36,6 @@ _QUEUE = 128
 
 
 def run(parsed: Parsed) -> int:
-    """Become the daemon; a child listens."""
     program = shutil.which(parsed.operands[0])
     if program is None:
         raise UsageError(f"{parsed.operands[0]}: there is no such program")

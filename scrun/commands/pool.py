@@ -38,7 +38,6 @@ _Row = dict[str, object]
 
 
 def run(parsed: Parsed) -> int:
-    """Do what the first operand says."""
     action, *names = parsed.operands
     if action not in _OPTIONS:
         known = ", ".join(_OPTIONS)

@@ -14,7 +14,6 @@ _PROGRAMS = {"doctor": "doctor.main", "lua": "lua_trial", "plugins": "plugins_li
 
 
 def run(parsed: Parsed) -> int:
-    """Become the program."""
     command = parsed.command
     if command == "lua":
         action = parsed.operands[0]

@@ -12,7 +12,6 @@ from scrun.client.reach import ask_supervisor
 
 
 def run(parsed: Parsed) -> int:
-    """Print the processes."""
     container, directory = resolve(parsed)
     words = ["ps", container, parsed.text("format") or "table", *parsed.operands]
     return ask_supervisor(parsed, directory, [os.fsencode(word) for word in words])

@@ -8,7 +8,6 @@ from scrun.protocol import wire
 
 
 def run(parsed: Parsed) -> int:
-    """Release them, and print their ids."""
     job_id = parsed.operands[0] if parsed.operands else ""
     released = b""
     for status, answer in ask_all(record_root(parsed), [b"release", wire.encoded(job_id)]):

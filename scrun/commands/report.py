@@ -60,7 +60,6 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 def run(parsed: Parsed) -> int:
-    """Print it on standard output."""
     by, form = parsed.text("by") or CONTAINER, parsed.text("format")
     now, root = time.time(), record_root(parsed)
     since = time_option(parsed, "since") or -math.inf

@@ -55,7 +55,6 @@ _SAVED = "save-"
 
 
 def run(parsed: Parsed, created: Callable[[str], None] = lambda _: None) -> int:
-    """Run a container of an image."""
     text, *command = parsed.operands
     _check(parsed)
     reference = parse_reference(text)

@@ -35,7 +35,6 @@ _READONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-tri
 
 
 def run(parsed: Parsed) -> int:
-    """Write the file."""
     # `scrun --rootless spec` counts as well: the two options share their name
     rootless = parsed.options.get("rootless") in (True, "true")
     ids = (os.geteuid(), os.getegid()) if rootless else None

@@ -38,7 +38,6 @@ _WAIT = b"1"
 
 
 def run(parsed: Parsed) -> int:
-    """Do what the first operand says."""
     action, *words = parsed.operands
     actions = {"list": _list, "stop": _stop, "restart": _restart}
     if action not in actions:

@@ -55,7 +55,6 @@ _OTHERS = 32
 
 
 def run(parsed: Parsed) -> int:
-    """Show the screen until it is left; or print a table."""
     root, text = record_root(parsed), parsed.text("interval")
     sort, wanted = parsed.text("sort") or "cpu", parsed.text("filter") or ""
     if parsed.count("once") or parsed.text("format") or not is_screen():

@@ -151,7 +151,6 @@ def share(used: Used) -> float | None:
 
 
 def percent(figure: float | None) -> str:
-    """Format a percentage."""
     return "" if figure is None else f"{figure:.1f}"
 
 
@@ -265,5 +264,4 @@ def fit(widths: Sequence[int], width: int, order: Sequence[int]) -> list[int]:
 
 
 def today() -> str:
-    """Return the time of the day."""
     return time.strftime("%H:%M:%S")

@@ -20,7 +20,6 @@ _WHY = {
 
 
 def run(parsed: Parsed) -> int:
-    """Refuse."""
     container = parsed.id or ""
     record = os.path.join(record_root(parsed), container)
     if parsed.command == "checkpoint" and not has_record(record):

@@ -26,7 +26,6 @@ _TIME = re.compile(
 
 
 def run(parsed: Parsed) -> int:
-    """Change the limits."""
     resources = resources_from_options(parsed.options)
     name = parsed.text("resources")
     if name is not None:

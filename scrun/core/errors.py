@@ -95,7 +95,6 @@ class UnknownContainer(ScrunError):
 
     @classmethod
     def named(cls, container: str, root: str) -> "UnknownContainer":
-        """Name the id and the root directory."""
         return cls(f"container does not exist: no {container} in {root} (another --root?)")
 
 

@@ -24,7 +24,6 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Join the lines of a message to one."""
     return "; ".join(line for line in map(str.strip, text.splitlines()) if line)
 
 

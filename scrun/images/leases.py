@@ -123,13 +123,11 @@ def lease_of(root: str, container: str) -> Lease:
 
 
 def take(folder: str, lease: Lease) -> None:
-    """Write a lease."""
     os.makedirs(folder, mode=0o700, exist_ok=True)
     write_whole(os.path.join(folder, _name(lease)), msgspec.json.encode(lease))
 
 
 def give_back(folder: str, lease: Lease) -> None:
-    """Remove a lease, if it is there."""
     with contextlib.suppress(OSError):
         os.unlink(os.path.join(folder, _name(lease)))
 

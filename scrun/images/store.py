@@ -303,7 +303,6 @@ _LOW = 0.8
 
 
 def size_of(entries: list[Entry]) -> int:
-    """Return how many bytes images take."""
     return sum(entry.facts.size for entry in entries)
 
 
@@ -368,7 +367,6 @@ def look_up(store: Store, name: str, age: float) -> "tuple[str, str] | None":
 
 
 def remember(store: Store, name: str, digest: str, key: str) -> None:
-    """Write down what a name means."""
     tag = _Tag(name, digest, key, time.time())
     write_whole(store.tag_file(digest_of_words(name)), msgspec.json.encode(tag))
 

@@ -21,7 +21,6 @@ def is_held(directory: str) -> bool:
 
 
 def is_locked(path: str) -> bool:
-    """Tell whether somebody holds the lock of a file."""
     try:
         lock = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

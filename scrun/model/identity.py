@@ -11,7 +11,6 @@ from scrun.model.record import ProcessIdentity
 
 @functools.cache
 def myself() -> ProcessIdentity:
-    """Return the identity of this process."""
     return identity_of(os.getpid())
 
 
@@ -39,7 +38,6 @@ def is_dead(process: ProcessIdentity) -> bool:
 
 @functools.cache
 def boot() -> str:
-    """Return the id of this boot of the machine."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()

@@ -59,7 +59,6 @@ _NEXT: dict[Phase, frozenset[Phase]] = {
 
 
 def may_become(phase: Phase, following: Phase) -> bool:
-    """Tell whether a container may go from one phase to another."""
     return following in _NEXT[phase]
 
 
@@ -102,7 +101,6 @@ def taken(reason: str, text: str, *, shown: bool = False) -> Ending:
 
 
 def killed(signal: int, text: str = "") -> Ending:
-    """Return the ending of a container that a signal ended."""
     return Ending(128 + signal, "killed", text)
 
 

@@ -47,7 +47,6 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def read_usage(annotations: Mapping[str, str]) -> Usage | None:
-    """Return what a record has, or None."""
     try:
         return decode_as(annotations[USAGE], Usage)
     except (KeyError, UnicodeEncodeError, msgspec.DecodeError):

@@ -131,7 +131,6 @@ def in_vain_line(job_id: str, waiting: Waiting, because: str = "") -> str:
 
 
 def suspended_line(job_id: str, suspended: bool) -> str:
-    """Say that a job was suspended, or resumed."""
     if suspended:
         return f"job {job_id} is suspended, and so is the container, until Slurm resumes it"
     return f"job {job_id} is resumed"

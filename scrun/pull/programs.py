@@ -38,7 +38,6 @@ _MESSAGE = re.compile(r'msg="((?:[^"\\]|\\.)*)"')
 
 
 def find(name: str) -> str:
-    """Return the path of a program."""
     found = shutil.which(name)
     if found is None:
         what, package = PACKAGES[name]

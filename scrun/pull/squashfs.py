@@ -169,7 +169,6 @@ def copy_of(image: Entry, most: int) -> Fill:
 
 
 def copy_tree(rootfs: str, target: str) -> None:
-    """Copy a root file system."""
     owners = () if os.geteuid() == 0 else ("--no-preserve=ownership",)
     options = ("-a", *owners, "--reflink=auto", "--one-file-system", "--")
     content = os.path.join(rootfs, ".")

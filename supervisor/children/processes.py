@@ -64,7 +64,6 @@ class ChildEnv(msgspec.Struct, frozen=True):
     descriptors: tuple[int, ...] = ()
 
     def with_more(self, variables: Mapping[str, str]) -> "ChildEnv":
-        """Return a copy with more variables in the environment."""
         return msgspec.structs.replace(self, environment={**self.environment, **variables})
 
 

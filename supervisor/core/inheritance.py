@@ -245,6 +245,5 @@ def _without_programs(found: Mapping[str, Inheritance]) -> list[Inheritance]:
 
 
 def close_all(fds: Iterable[int]) -> None:
-    """Close some descriptors."""
     for fd in fds:
         close(fd)

@@ -39,7 +39,6 @@ class unwrapped:
         self, kind: type[BaseException] | None, error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:  # fmt: skip
-        """Wait for its tasks."""
         try:
             return await self._manager.__aexit__(kind, error, traceback)
         except BaseExceptionGroup as group:

@@ -54,7 +54,6 @@ def is_type(text: str) -> bool:
 
 
 def built_in() -> list[Installed]:
-    """Return scrun's own plugins."""
     own = f"scrun {SCRUN_VERSION}"
     return [Installed(full, entry_point, own) for full, entry_point in _BUILT_IN.items()]
 

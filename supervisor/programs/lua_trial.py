@@ -45,7 +45,6 @@ _OUT = "slurm_scrun_stage_out"
 
 
 def run(parsed: Parsed, argv: list[str]) -> int:
-    """Run one of the two commands."""
     action, script = parsed.operands
     order = _order(argv, os.path.abspath(script))
     trio.run(_try, order, action, parsed.count("stage-out") > 0)

@@ -32,7 +32,6 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def run(parsed: Parsed, argv: list[str]) -> int:
-    """List them."""
     found = trio.run(rows, own_create_request(argv, "plugins"))
     text = listed(parsed, found, name=str, row=msgspec.to_builtins, head=HEAD, cells=_cells)
     say(text.encode("utf-8", "replace"))

@@ -46,7 +46,6 @@ class JobVariable(msgspec.Struct, frozen=True):
         return self.since <= version and (self.until is None or version < self.until)
 
     def accepted(self, tool: Literal["salloc", "srun"], version: Release) -> bool:
-        """Tell whether a tool of a version has the option."""
         whose = ("job", "both") if tool == "salloc" else ("job", "step", "both")
         return self.known(version) and self.scope in whose
 
@@ -156,7 +155,6 @@ _OFF = ("0", "no", "false", "off", "n", "f")
 
 
 def from_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Pick the requests out of an environment."""
     return {variable: env[variable] for variable in TABLE if variable in env}
 
 

@@ -210,7 +210,6 @@ class Given(msgspec.Struct, frozen=True):
 
 
 def variable_of(name: str) -> str:
-    """Return the name of an option's variable."""
     return VARIABLE + name.upper().replace("-", "_").replace(".", "_")
 
 

@@ -155,7 +155,6 @@ async def run_tool(argv: Sequence[str], child_env: ChildEnv, *, directory: str =
 
 
 def read_oci_conf(path: str) -> OciConf:
-    """Read an oci.conf."""
     return parse_oci_conf(read_conf(path), path)
 
 

@@ -208,7 +208,6 @@ async def _limits_rate(call: DoctorCall) -> bool:
 
 
 async def _accounting(call: DoctorCall) -> Finding:
-    """Ask slurmdbd, if the site has it."""
     conf = await conf_of(call)
     if not conf.get("accountingstoragetype", "").endswith("/slurmdbd"):
         return ok("none that is known here, so nobody tells who has cancelled a job")

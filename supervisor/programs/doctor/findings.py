@@ -22,17 +22,14 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def ok(text: str) -> Finding:
-    """Find nothing to mend."""
     return Finding("ok", text)
 
 
 def warn(text: str, remedy: str) -> Finding:
-    """Find that not everything will work."""
     return Finding("warn", text, remedy)
 
 
 def fail(text: str, remedy: str) -> Finding:
-    """Find that containers will not run."""
     return Finding("fail", text, remedy)
 
 
@@ -42,7 +39,6 @@ def first(*cases: tuple[object, Finding], otherwise: Finding) -> Finding:
 
 
 def text_line(name: str, finding: Finding, *, colour: bool) -> str:
-    """Format a finding as a line."""
     status = f"{finding.status:<4}"
     if colour:
         status = f"\033[{_COLOURS[finding.status]}m{status}\033[0m"

@@ -163,7 +163,6 @@ def _has_python(seen: NodeReport) -> bool:
 
 
 def judge_node_for_shim(seen: NodeReport) -> Finding:
-    """Judge whether a shim would work on a node."""
     if not _has_python(seen):
         return fail(f"{seen.node}: {_NO_PYTHON}", "install it there, or write an oci.conf")
     if not seen.runtime:
@@ -184,7 +183,6 @@ def judge_directory(directory: str, seen: NodeReport, token: str, *, scripted: b
 
 
 def judge_images(seen: NodeReport) -> Finding:
-    """Judge by what a node mounts images."""
     if not seen.overlay:
         why = seen.refused or "it cannot be tried there"
         return warn(

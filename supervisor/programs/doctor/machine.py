@@ -397,7 +397,6 @@ def _packages(call: DoctorCall) -> Finding:
 
 
 def judge_packages(lacking: list[needs.Need], remedy: str) -> Finding:
-    """Judge what is not installed."""
     if not lacking:
         return ok("all that is needed here is installed")
     return warn(f"not installed: {needs.names(lacking)}", remedy)
