@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from scrun.core.errors import BundleError, EngineError, SettingsError
+from scrun.core.errors import BundleError, SettingsError
 from scrun.core.paths import real_id
 from scrun.oci.signals import signal_name
 from scrun.settings.oci_conf.commands import NodeRuntime, signalled
@@ -217,12 +217,7 @@ class NodeCommands(msgspec.Struct, frozen=True):
 
     def exec(self, step_id: str, node: str, task: int = 0) -> str:
         """Return the command that runs another program; EngineError if the site has none."""
-        if not self.patterns.exec:
-            raise EngineError(
-                "exec: the site's oci.conf has no command for it: set `exec` in the "
-                "section [runtime] of scrun.toml"
-            )
-        return self._filled(self.patterns.exec, step_id, node, task)
+        return self._filled(self.patterns.exec_or_refuse(), step_id, node, task)
 
     def pause(self, *, resume: bool, step_id: str, node: str, task: int) -> str:
         """Return the command that pauses or resumes the container, or ""."""

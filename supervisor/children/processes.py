@@ -268,11 +268,9 @@ async def run_shell(
 _OUTPUT_LIMIT = 1 << 20
 
 
-async def output_of(
-    argv: Sequence[str], child_env: ChildEnv, *, stderr: int = subprocess.DEVNULL
-) -> str:
+async def output_of(argv: Sequence[str], child_env: ChildEnv) -> str:
     """Run a command and return its standard output, up to 1 MiB."""
-    return (await answer_of(argv, child_env, stderr=stderr))[1]
+    return (await answer_of(argv, child_env, stderr=subprocess.DEVNULL))[1]
 
 
 async def answer_of(

@@ -12,8 +12,14 @@ and a deposit keeps both. The successor begins with the first one.
 import os
 import stat
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from subprocess import DEVNULL
+from typing import IO
 
 import trio
 
@@ -212,6 +218,14 @@ async def tee(
             scope.cancel()
 
 
+@contextmanager
+def _pipe() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """Yield the ends of a pipe, each of which may be closed before the block is left."""
+    readable, writable = os.pipe()
+    with open(readable, "rb", 0) as source, open(writable, "wb", 0) as sink:
+        yield source, sink
+
+
 @asynccontextmanager
 async def cat_to(
     fd: int, child_env: ChildEnv, hold: Callable[[Child], None] | None = None
@@ -224,30 +238,22 @@ async def cat_to(
     On exit, all bytes have arrived, however slow their reader is. A cancellation waits for that
     only briefly. `hold` gets `cat`, which then outlives us as long as somebody has the pipe.
     """
-    readable, writable = os.pipe()
-    try:
+    command = [own_program("cat")]
+    with _pipe() as (readable, writable):
         async with child(
-            [own_program("cat")], child_env, stdin=readable, stdout=fd, dies_with_us=hold is None
+            command, child_env, stdin=readable.fileno(), stdout=fd, dies_with_us=hold is None
         ) as cat:
             if hold is not None:
                 hold(cat)
-            os.close(readable)
-            readable = -1
+            readable.close()
             try:
-                yield writable
-                os.close(writable)
-                writable = -1
+                yield writable.fileno()
+                writable.close()
                 await cat.wait()
             finally:
-                if writable >= 0:
-                    os.close(writable)
-                    writable = -1
+                writable.close()
                 with trio.move_on_after(_DRAIN, shield=True):
                     await cat.wait()
-    finally:
-        for end in (readable, writable):
-            if end >= 0:
-                os.close(end)
 
 
 @asynccontextmanager
@@ -256,16 +262,10 @@ async def cat_from(fd: int, child_env: ChildEnv) -> AsyncIterator[int]:
 
     See `cat_to`. It may have read more than was taken from the pipe.
     """
-    readable, writable = os.pipe()
-    try:
-        async with child([own_program("cat")], child_env, stdin=fd, stdout=writable):
-            os.close(writable)
-            writable = -1
-            yield readable
-    finally:
-        for end in (readable, writable):
-            if end >= 0:
-                os.close(end)
+    with _pipe() as (readable, writable):
+        async with child([own_program("cat")], child_env, stdin=fd, stdout=writable.fileno()):
+            writable.close()
+            yield readable.fileno()
 
 
 PIPE, MEMORY = "pipe", "memory"

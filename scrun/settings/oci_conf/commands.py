@@ -110,6 +110,14 @@ class NodeRuntime(msgspec.Struct, frozen=True):
     pause: str = ""
     resume: str = ""
 
+    def exec_or_refuse(self) -> str:
+        if not self.exec:
+            raise EngineError(
+                "exec: the site's oci.conf has no command for it: set `exec` in the section "
+                "[runtime] of scrun.toml"
+            )
+        return self.exec
+
 
 def node_runtime(conf: OciConf | None, own: RuntimeSettings) -> NodeRuntime:
     """Merge the commands of oci.conf and scrun.toml, which has pause and resume, or neither."""
@@ -265,12 +273,7 @@ class TaskCommands(msgspec.Struct, frozen=True):
 
     def exec(self) -> str:
         """Return the command that runs one more program; EngineError if the site has none."""
-        if not self.patterns.exec:
-            raise EngineError(
-                "exec: the site's oci.conf has no command for it: set `exec` in the section "
-                "[runtime] of scrun.toml"
-            )
-        return self._filled(self.patterns.exec)
+        return self._filled(self.patterns.exec_or_refuse())
 
     def pause(self, *, resume: bool) -> str:
         """Return the command that pauses or resumes the container; "" for signals."""
