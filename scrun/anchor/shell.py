@@ -267,10 +267,7 @@ def _become(
         posix.dup2(fd, number)
     # The reader of an inherited pipe would have to wait until the container's end.
     for fd in {*inherited} - {*fds, *fds.values()}:
-        try:
-            posix.close(fd)
-        except OSError:  # the descriptor of listdir itself
-            pass
+        posix.closerange(fd, fd + 1)  # that of listdir itself is closed already
     # Ignored signals stay ignored over exec, and a shell cannot trap them: a job of
     # a non-interactive shell ignores INT and QUIT, one under nohup HUP.
     for signal in (*PASSED_ON, "PIPE"):

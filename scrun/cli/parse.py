@@ -25,7 +25,6 @@ _TRUE = ("1", "t", "T", "true", "True", "TRUE")
 _OPEN = ("create", "run")  # a site's scripts may have more options for them
 _FALSE = ("0", "f", "F", "false", "False", "FALSE")
 _PODMANS = ("--rm", "-i", "-it", "--interactive", "--tty")  # what `run IMAGE` does anyhow
-_ENGINES_IDS = 64  # the length of their ids, which are digits and letters
 
 
 class Parsed:
@@ -114,9 +113,9 @@ def _read(argv: list[str], parsed: Parsed) -> None:
         raise UsageError(f"unexpected argument {operands[len(wanted)]!r}" + _see(command))
     is_id = wanted[:1] in ((CONTAINER,), (PERHAPS_CONTAINER,)) and not parsed.options.get("regex")
     if operands and is_id:
-        parsed.id = _checked(operands.pop(0))
+        parsed.id = check_id(operands.pop(0))
         if wanted[-1] == MORE_CONTAINERS:
-            operands = [*map(_checked, operands)]
+            operands = [*map(check_id, operands)]
     elif command == "help":
         operands = [_known(topic) for topic in operands]
     parsed.operands = operands
@@ -260,12 +259,6 @@ def _known(word: str) -> str:
     if command not in COMMANDS:
         raise UsageError(f"unknown command {word!r}" + hint(command, COMMANDS) + _see(None))
     return command
-
-
-def _checked(text: str) -> str:
-    if text.isascii() and text.isalnum() and len(text) <= _ENGINES_IDS:
-        return text
-    return check_id(text)
 
 
 def open_ended(wanted: tuple[str, ...]) -> bool:

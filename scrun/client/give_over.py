@@ -55,7 +55,7 @@ def give_over(
     }  # fmt: skip
     try:
         name = supervisor_name("user", parsed)
-        file = parsed.text("config-file") or ""
+        file = parsed.text("config-file")
         sock = launch(container.root, name, settings_file=file, lingers=False)
         ours, line = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         wire.send(sock, [b"adopt"], [line.fileno()])

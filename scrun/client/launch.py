@@ -8,8 +8,10 @@ from scrun.anchor.shell import out_of_the_way
 from scrun.cli.parse import Parsed, record_root, setting
 from scrun.client.supervisor_name import place, supervisor_name
 from scrun.core.errors import ScrunError, SettingsError, SupervisorLost
+from scrun.core.output import discard
 from scrun.core.own_directory import own_directory
 from scrun.core.paths import BUILDAH, ENGINES_NETWORK, OUTSIDE, packages, python
+from scrun.core.place import contents, stat_fields
 from scrun.core.whole_files import own_file
 from scrun.protocol import wire
 
@@ -19,7 +21,7 @@ _PATIENCE = 60.0  # for a loaded machine and a slow file system; it takes 0.15 s
 
 
 def launch(
-    root: str, name: str, *, settings_file: str = "", lingers: bool = True
+    root: str, name: str, *, settings_file: str | None = None, lingers: bool = True
 ) -> _socket.socket:
     """Connect to the supervisor NAME under ROOT; start it unless somebody has meanwhile.
 
@@ -51,16 +53,16 @@ class _Killed(SupervisorLost):
     """It ended before it could say why."""
 
 
-def _launch(root: str, name: str, settings_file: str, *, lingers: bool) -> _socket.socket:
+def _launch(root: str, name: str, file: str | None, *, lingers: bool) -> _socket.socket:
     for _ in range(_ATTEMPTS - 1):
         try:
-            return _launch_once(root, name, settings_file, lingers=lingers)
+            return _launch_once(root, name, file, lingers=lingers)
         except (_Killed, *wire.NOBODY):
             pass
-    return _launch_once(root, name, settings_file, lingers=lingers)
+    return _launch_once(root, name, file, lingers=lingers)
 
 
-def _launch_once(root: str, name: str, settings_file: str, *, lingers: bool) -> _socket.socket:
+def _launch_once(root: str, name: str, file: str | None, *, lingers: bool) -> _socket.socket:
     try:
         lock = own_file(f"{root}/{name}.lock")
     except OSError as error:
@@ -69,7 +71,7 @@ def _launch_once(root: str, name: str, settings_file: str, *, lingers: bool) -> 
         try:
             return wire.connect_supervisor(root, name)
         except wire.NOBODY:
-            _start(root, name, lock, settings_file, lingers=lingers)
+            _start(root, name, lock, file, lingers=lingers)
         return wire.connect_supervisor(root, name)
     finally:
         os.close(lock)
@@ -93,14 +95,11 @@ def is_below_buildah() -> bool:
     """Tell whether the process in which buildah calls the runtime is above this one."""
     pid = os.getppid()
     for _ in range(_GENERATIONS):
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                if file.read(len(BUILDAH)) == BUILDAH:
-                    return True
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                pid = int(file.read().rpartition(b")")[2].split()[1])
-        except OSError:  # it is gone, or 0: in another namespace
+        if contents(f"/proc/{pid}/cmdline").startswith(BUILDAH):
+            return True
+        if not (fields := stat_fields(pid)):  # it is gone, or 0: in another namespace
             return False
+        pid = int(fields[1])
     return False
 
 
@@ -112,25 +111,16 @@ def _remove(*paths: str) -> None:
             pass  # it is gone already, or cannot be removed
 
 
-def _close(fd: int) -> None:
-    try:
-        os.close(fd)
-    except OSError:
-        pass  # that of the listing
-
-
 def launch_beside(root: str, name: str, *, to_tidy: bool = False) -> None:
     """Start a supervisor that nobody waits for, or (`to_tidy`) have dead ones cleaned up."""
     if os.fork():  # an interpreter of its own would take as long as all of `start`
         return
     try:
         os.setsid()
-        null = os.open("/dev/null", os.O_RDWR)
-        for fd in (0, 1, 2):
-            os.dup2(null, fd)
-        for name_of_fd in os.listdir("/proc/self/fd"):  # somebody may wait for their end
-            if int(name_of_fd) > 2:
-                _close(int(name_of_fd))
+        discard(0, 1, 2)
+        for number in map(int, os.listdir("/proc/self/fd")):  # somebody may wait for their end
+            if number > 2:
+                os.closerange(number, number + 1)  # that of the listing is closed already
         sock = launch(root, name, lingers=not to_tidy)
         if to_tidy:
             wire.send(sock, [b"tidy"])
@@ -164,14 +154,14 @@ def launch_common(parsed: Parsed) -> None:
 _SIGNALS = tuple({*range(1, 65)} - {9, 19, 32, 33})
 
 
-def _start(root: str, name: str, lock: int, settings_file: str, *, lingers: bool) -> None:
+def _start(root: str, name: str, lock: int, file: str | None, *, lingers: bool) -> None:
     """Run the supervisor's program, and wait until it listens or has reported an error.
 
     Until then it holds the lock too: if this process is killed, nobody else may start a supervisor
     while this one is about to take the name.
     """
     readable, writable = os.pipe()
-    environment = _environment(settings_file)
+    environment = _environment(file)
     fds = [writable, lock]
     if os.environ.get(OUTSIDE):
         from scrun.client.outside import Asked
@@ -237,7 +227,7 @@ class Spawned:
         os.waitpid(self.pid, 0)
 
 
-def _environment(settings_file: str) -> dict[str, str]:
+def _environment(settings_file: str | None) -> dict[str, str]:
     """Return the variables that the supervisor needs from the caller.
 
     Each container has those of its own `create`, and its own settings; the settings of whoever

@@ -23,7 +23,11 @@ _TRIES = 5
 
 def ask_supervisor(parsed: Parsed, directory: str, fields: "list[bytes]") -> int:
     """Send a request and print the answer; return the exit status (see `fetch_answer`)."""
-    status, answer = fetch_answer(directory, fields)
+    return tell(parsed, *fetch_answer(directory, fields))
+
+
+def tell(parsed: Parsed, status: int, answer: bytes) -> int:
+    """Print an answer, or report the failure that it is the reason of; return the exit status."""
     if status:
         return report_failure(answer, status, parsed)
     say(answer)
@@ -138,7 +142,7 @@ def run_unserved(parsed: Parsed, directory: str) -> "int | None":
     if not has_record(directory):
         if parsed.command == "delete" and parsed.options.get("force"):
             return 0
-        raise UnknownContainer(f"container {container} does not exist")
+        raise explain_unserved(directory)
     if parsed.command == "state" and (living := _living_state(directory)):
         say(living)
         return 0
@@ -151,10 +155,7 @@ def run_unserved(parsed: Parsed, directory: str) -> "int | None":
         return None
     if parsed.command == "delete":
         fields = [b"delete", wire.encoded(container), b"1" * bool(parsed.options.get("force"))]
-        status, answer = delete(parsed, directory, fields)
-        if status:
-            return report_failure(answer, status, parsed)
-        return 0
+        return tell(parsed, *delete(parsed, directory, fields))
     # takes 25 ms: not for unknown containers, which engines ask about when they clean up
     from scrun.model.record import read_record, stopped_state
 
@@ -162,7 +163,7 @@ def run_unserved(parsed: Parsed, directory: str) -> "int | None":
     if record.is_unfinished:
         tidy_up(parsed, root)
     if parsed.command in ("start", "pause", "resume"):
-        raise StateError(f"container {container} is stopped: its supervisor is gone; delete it")
+        raise explain_unserved(directory)
     if parsed.command == "state":
         say(stopped_state(record))
     if parsed.command == "kill" and not parsed.count("all"):
@@ -200,14 +201,8 @@ def delete(parsed: Parsed, directory: str, fields: "list[bytes]") -> "tuple[int,
 
     root = directory.rpartition("/")[0]
     name = supervisor_name(setting(parsed, "group") or "user", parsed)
-    file = parsed.text("config-file") or ""
-
-    def served() -> _socket.socket:
-        return launch(
-            root, name, settings_file=file, lingers=not (place().task or is_waited_for())
-        )
-
-    return wire.converse(served, fields)
+    file, lingers = parsed.text("config-file"), not (place().task or is_waited_for())
+    return wire.converse(lambda: launch(root, name, settings_file=file, lingers=lingers), fields)
 
 
 def remove_over(directory: str, socket: str) -> bool:

@@ -22,7 +22,7 @@ from _json import encode_basestring
 from scrun.client.template import Template, is_current
 from scrun.core.errors import ScrunError
 from scrun.core.job_numbers import next_job
-from scrun.core.place import Place, contents, is_of_task
+from scrun.core.place import Place, contents, is_of_task, stat_fields
 from scrun.protocol.anchor import PASSED_ON
 from scrun.protocol.wire import peer_uid
 
@@ -535,7 +535,7 @@ def _become_subreaper() -> None:
 
 def _started() -> int:
     """Return when this process started, as in `scrun.model.identity`."""
-    return int(contents("/proc/self/stat").rpartition(b")")[2].split()[19])
+    return int(stat_fields("self")[19])
 
 
 def _quoted(word: str) -> str:

@@ -73,7 +73,7 @@ def _reach(root: str, parsed: Parsed, *, anywhere: bool) -> "tuple[_socket.socke
     except OSError:
         from scrun.client.launch import launch
 
-        file = parsed.text("config-file") or ""
+        file = parsed.text("config-file")
         return launch(root, name, settings_file=file, lingers=lingers), []
 
 

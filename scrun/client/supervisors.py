@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from scrun.client.find import containers
 from scrun.core.errors import ScrunError, UsageError
 from scrun.core.paths import keepers
+from scrun.core.place import stat_fields
 from scrun.core.supervisors import parts
 from scrun.model.record import read_record
 from scrun.protocol import wire
@@ -142,10 +143,7 @@ def _memory(pid: int) -> int | None:
 
 
 def _since(pid: int) -> float | None:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            ticks = int(file.read().rpartition(b")")[2].split()[19])
-    except OSError:
+    if not (fields := stat_fields(pid)):
         return None
     uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - uptime + int(fields[19]) / os.sysconf("SC_CLK_TCK")

@@ -23,12 +23,14 @@ from scrun.client.anchored import Anchored
 from scrun.client.find import resolve
 from scrun.commands.exec import ask
 from scrun.core.errors import SupervisorLost, UsageError
+from scrun.core.output import discard
 from scrun.protocol.anchor import LOST
 
 
 def run(parsed: Parsed) -> int:
     copied = read_copied(parsed.operands)
-    if copied.local == ARCHIVE and os.isatty(1 if copied.is_out else 0):
+    ours = 1 if copied.is_out else 0
+    if copied.local == ARCHIVE and os.isatty(ours):
         raise UsageError("cp: an archive is not for a terminal: redirect it, or name a path")
     parsed.id = copied.container
     container, directory = resolve(parsed)
@@ -39,14 +41,14 @@ def run(parsed: Parsed) -> int:
         with Anchored(parsed) as anchored:
             anchored.begin(leave=False)
             failed, answer = ask(anchored, directory, argv)
-            _let_go(copied)  # else this side of the archive never ends
+            discard(ours)  # else this side of the archive never ends
             if failed:
                 return report_failure(answer, failed, parsed)
             status = LOST
             with contextlib.suppress(SupervisorLost):
                 status = stay(anchored.socket)
     finally:
-        _let_go(copied)
+        discard(ours)
         here = 0 if local is None else local.wait()  # it ends with the archive
     return _conclude(status, here, parsed)
 
@@ -65,12 +67,6 @@ def _begin(copied: Copied) -> "subprocess.Popen[bytes]":
         os.close(here)
         os.close(there)
     return local
-
-
-def _let_go(copied: Copied) -> None:
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 1 if copied.is_out else 0)
-    os.close(null)
 
 
 def _conclude(status: int, here: int, parsed: Parsed) -> int:

@@ -22,7 +22,7 @@ from scrun.client.find import resolve
 from scrun.client.reach import connect_served, explain_unserved
 from scrun.client.watch import Watch
 from scrun.core.errors import UsageError
-from scrun.core.output import say
+from scrun.core.output import discard, say
 from scrun.core.paths import has_record
 from scrun.core.rights import MOST
 from scrun.model.record import OUTPUT
@@ -127,9 +127,7 @@ def _in_background() -> bool:
         return False
     os.setsid()
     os.chdir("/")
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in range(3):
-        os.dup2(null, fd)
+    discard(0, 1, 2)
     return True
 
 

@@ -22,6 +22,7 @@ from scrun.client.launch import Spawned
 from scrun.client.outside import NAMESPACES
 from scrun.core import namespaces as ns
 from scrun.core.errors import SettingsError, UsageError, described, why
+from scrun.core.output import discard
 from scrun.core.paths import OUTSIDE
 from scrun.core.rights import receive_fds
 from scrun.core.version import VERSION
@@ -108,9 +109,7 @@ def _stand_by(listener: socket.socket, pidfd: int) -> None:
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the daemon's end is ours
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
+    discard(0, 1, 2)
     poll = select.poll()
     poll.register(listener, select.POLLIN)
     poll.register(pidfd, select.POLLIN)

@@ -11,11 +11,11 @@ import os
 import re
 
 from scrun.cli.columns import listed
-from scrun.cli.failure import report_failure
 from scrun.cli.parse import Parsed, record_root
 from scrun.cli.pools import nodes_of
 from scrun.client.anchored import build_call
 from scrun.client.launch import launch
+from scrun.client.reach import tell
 from scrun.client.supervisor_name import place, supervisor_name
 from scrun.client.supervisors import ANSWERS, ask_all
 from scrun.core.errors import StateError, UsageError
@@ -69,17 +69,14 @@ def _start(parsed: Parsed, name: str) -> int:
         value = parsed.options.get(option)
         if value is not None:
             os.environ[variable] = value if isinstance(value, str) else "yes"
-    settings_file = parsed.text("config-file") or ""
-    sock = launch(root, supervisor_name("user", parsed), settings_file=settings_file)
+    file = parsed.text("config-file")
+    sock = launch(root, supervisor_name("user", parsed), settings_file=file)
     try:
         wire.send(sock, build_call("pool", os.getpid(), parsed.argv))
         status, answer = wire.receive(sock)
     finally:
         sock.close()
-    if status:
-        return report_failure(answer, status, parsed)
-    say(answer)
-    return 0
+    return tell(parsed, status, answer)
 
 
 def _change(parsed: Parsed, name: str) -> int:
@@ -87,11 +84,8 @@ def _change(parsed: Parsed, name: str) -> int:
     for status, answer in ask_all(
         record_root(parsed), build_call("pool", os.getpid(), parsed.argv)
     ):
-        if status:
-            return report_failure(answer, status, parsed)
-        if answer:
-            say(answer)
-            return 0
+        if status or answer:
+            return tell(parsed, status, answer)
     raise StateError(f"there is no pool {name}: see 'scrun pool list'")
 
 

@@ -28,7 +28,6 @@ from scrun.core.supervisors import is_newer, parts, successor_of
 from scrun.core.times import seconds_of
 from scrun.core.version import VERSION
 from scrun.protocol import wire
-from scrun.protocol.wire import converse
 
 HEAD = ("PID", "VERSION", "CONTAINERS", "MEMORY", "SINCE", "NAME")
 _OPTIONS = {"list": ("format",), "stop": ("all", "time"), "restart": ("force",)}
@@ -155,9 +154,7 @@ def _check_takes_over(one: Supervisor, here: str) -> None:
 
 
 def _replace(one: Supervisor, pidfd: int, force: bytes) -> None:
-    status, answer = converse(
-        lambda: wire.connect_supervisor(one.root, one.name), [b"aside", force]
-    )
+    status, answer = wire.ask(one.root, one.name, [b"aside", force])
     if status:
         raise StateError(
             f"{one} (scrun {one.version}) cannot be replaced: {answer.decode(errors='replace')}; "
@@ -166,12 +163,12 @@ def _replace(one: Supervisor, pidfd: int, force: bytes) -> None:
     name = successor_of(one.name)
     sock = launch(one.root, name, lingers=name.startswith(COMMON))
     sock.close()
-    converse(lambda: wire.connect_supervisor(one.root, name), [b"succeed"])
+    wire.ask(one.root, name, [b"succeed"])
     staying: dict[str, str] = json.loads(answer)
     if not staying or force:
         if pidfd >= 0 and not _ends(pidfd, _TAKES_OVER):
             raise StateError(f"{one} is still at work: it hands over when that is done")
-        converse(lambda: wire.connect_supervisor(one.root, name), [b"succeed", _WAIT])
+        wire.ask(one.root, name, [b"succeed", _WAIT])
         return
     lines = [f"{one} goes on until it can leave these containers:"]
     lines += [f"  {container}: {why}" for container, why in sorted(staying.items())]

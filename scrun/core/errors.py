@@ -66,11 +66,6 @@ class UsageError(ScrunError):
 class BundleError(ScrunError):
     """The bundle cannot be run: ``create`` says so before it requests a job."""
 
-    @classmethod
-    def at(cls, member: str, reason: str) -> "BundleError":
-        """Name the member of config.json: ``process.args`` ``is missing``."""
-        return cls(f"config.json: {member} {reason}")
-
 
 class SettingsError(ScrunError):
     """A setting is invalid: the message names its file or variable, and the valid values.

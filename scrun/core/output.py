@@ -37,6 +37,14 @@ def write(content: bytes) -> None:
             raise OSError(error.errno, error.strerror, "standard output") from None
 
 
+def discard(*fds: int) -> None:
+    """Lead descriptors to /dev/null."""
+    null = posix.open("/dev/null", posix.O_RDWR | posix.O_CLOEXEC)
+    for fd in fds:
+        posix.dup2(null, fd)
+    posix.close(null)
+
+
 def is_read(beside: "Iterable[int]" = (), seconds: "float | None" = None) -> bool:
     """Wait for descriptors, or some seconds; return False once nobody can read standard output."""
     return 1 not in ready(beside, seconds=seconds, ends=[1])[0]

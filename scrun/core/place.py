@@ -160,6 +160,11 @@ def _step_by_ancestor(pid: "int | str") -> str:
     return ""
 
 
+def stat_fields(pid: "int | str") -> "list[bytes]":
+    """Return what proc_pid_stat(5) has behind the process's name; nothing if it is gone."""
+    return contents(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+
+
 def contents(path: str) -> bytes:
     """Return the contents of a file of the kernel's; nothing if it cannot be read."""
     found = b""

@@ -24,10 +24,14 @@ def receive_fds(
     """Receive data and descriptors (close-on-exec), and whether there was room for all."""
     space = _socket.CMSG_LEN(most * 4)  # CMSG_SPACE may have room for one more
     data, ancillary, got, _ = sock.recvmsg(size, space, _socket.MSG_CMSG_CLOEXEC)
-    fds = [
+    return data, fds_in(ancillary), not got & _socket.MSG_CTRUNC
+
+
+def fds_in(ancillary: "list[tuple[int, int, bytes]]") -> "list[int]":
+    """Return the descriptors among what recvmsg(2) has received beside data."""
+    return [
         int.from_bytes(content[at : at + 4], "little")
         for level, kind, content in ancillary
         if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS)
         for at in range(0, len(content) // 4 * 4, 4)
     ]
-    return data, fds, not got & _socket.MSG_CTRUNC

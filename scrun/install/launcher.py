@@ -4,6 +4,7 @@ import os
 import shutil
 import stat
 import sys
+from pathlib import Path
 
 from scrun.core.errors import SettingsError
 from scrun.core.paths import of_path, replaceable
@@ -60,11 +61,7 @@ def check_for_all(program: str, package: str) -> None:
 
 def _closed(path: str, need: int) -> str | None:
     """Return the component of a path that others cannot enter, read or run, or None."""
-    folder = os.path.dirname(path)
-    while True:
+    for folder in map(str, Path(path).parents):
         if not os.stat(folder).st_mode & stat.S_IXOTH:
             return folder
-        if folder == os.path.dirname(folder):
-            break
-        folder = os.path.dirname(folder)
     return None if os.stat(path).st_mode & need == need else path

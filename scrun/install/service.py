@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from scrun.core.errors import SettingsError
+from scrun.core.place import contents
 from scrun.oci.signals import its_end
 from scrun.protocol import wire
 
@@ -149,11 +150,7 @@ def _listener(path: str) -> int:
 
 def _serves(pid: int) -> bool:
     """Tell whether a process is podman's service, and not a manager of units."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return _is_service(file.read(_LONGEST).decode(errors="replace").split("\0"))
-    except OSError:
-        return False
+    return _is_service(contents(f"/proc/{pid}/cmdline").decode(errors="replace").split("\0"))
 
 
 def _is_service(words: Sequence[str]) -> bool:

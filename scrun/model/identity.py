@@ -6,6 +6,7 @@ import os
 import socket
 from _blake2 import blake2s  # hashlib loads OpenSSL, 2 ms
 
+from scrun.core.place import stat_fields
 from scrun.model.record import ProcessIdentity
 
 
@@ -18,7 +19,7 @@ def identity_of(pid: int) -> ProcessIdentity:
     """Return the identity of a process of this PID namespace."""
     return ProcessIdentity(
         pid=pid,
-        started=_started(str(pid)) or 0,
+        started=_started(pid) or 0,
         pid_namespace=_namespace(),
         boot=boot(),
         host=socket.gethostname(),
@@ -33,7 +34,7 @@ def is_dead(process: ProcessIdentity) -> bool:
         return True
     if not process.started or process.pid_namespace != _namespace():
         return False
-    return _started(str(process.pid)) != process.started
+    return _started(process.pid) != process.started
 
 
 @functools.cache
@@ -53,14 +54,10 @@ def _namespace() -> int:
         return 0
 
 
-def _started(pid: str) -> int | None:
+def _started(pid: int) -> int | None:
     """Return when a process started; None if it does not exist or is a zombie."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    fields = stat_fields(pid)
+    return None if not fields or fields[0] in (b"Z", b"X") else int(fields[19])
 
 
 _MARK = "scrun"

@@ -13,14 +13,14 @@ _LONGEST = 255  # NAME_MAX: the id becomes a directory
 def check_id(text: str) -> str:
     """Return an id if it is valid, so that nothing else ever becomes part of a path."""
     if not text:
-        raise _wrong("invalid container id: it is empty")
+        raise UsageError("invalid container id: it is empty")
     if len(text) > _LONGEST:
-        raise _wrong(
+        raise UsageError(
             f"invalid container id of {len(text)} characters: at most {_LONGEST} are possible"
         )
     # strip() removes allowed characters from both ends: if any are left, some are not allowed
     if text.strip(_ALLOWED) or text in (".", ".."):
-        raise _wrong(
+        raise UsageError(
             f"invalid container id {text!r}: use letters, digits and _ + . -, not . or .. alone"
         )
     return text
@@ -33,8 +33,3 @@ def is_id(text: str) -> bool:
     except UsageError:
         return False
     return True
-
-
-def _wrong(message: str) -> "UsageError":
-    """Make the error; it is imported only when there is one."""
-    return UsageError(message)

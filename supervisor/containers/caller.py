@@ -8,13 +8,13 @@ them. So the messages go over its connection, before the answer, in the form of
 import contextlib
 import os
 import socket
-import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import trio
 
 from scrun.core.errors import StateError
+from scrun.core.rights import fds_in
 from scrun.core.text import printable
 from scrun.protocol.wire import CALL, LIVE, TO_LOG, TO_STDERR, peer_pid
 from scrun.settings.file.load import LEVELS, Level
@@ -139,9 +139,7 @@ class Caller:
         assert self._connection is not None
         space = socket.CMSG_LEN(4)  # CMSG_SPACE has room for a second one, which nobody would own
         part, ancillary, *_ = await self._connection.recvmsg(64, space, socket.MSG_CMSG_CLOEXEC)
-        for level, kind, content in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                self._locks += struct.unpack("i", content[:4])
+        self._locks += fds_in(ancillary)
         return part
 
     @property

@@ -9,6 +9,7 @@ import msgspec
 
 from scrun.core.errors import ScrunError, StateError
 from scrun.core.paths import has_record
+from scrun.model.adoption import is_held
 from scrun.model.identity import myself
 from scrun.model.record import Record, of_the_lost, read_record, write_record
 from scrun.oci.ids import is_id
@@ -18,7 +19,7 @@ from scrun.supervisor.containers.audit import write_end
 from scrun.supervisor.containers.records import remove_record
 from scrun.supervisor.contracts.deleter import Deleter
 from scrun.supervisor.contracts.stager import Leftover
-from scrun.supervisor.core.ownership import is_owned, own, take_over
+from scrun.supervisor.core.ownership import own, take_over
 from scrun.supervisor.core.threads import in_thread, look
 from scrun.supervisor.log.supervisor_log import log
 from scrun.supervisor.plugins.choose import Engines, Stagers
@@ -170,7 +171,7 @@ def lives(root: str, job_id: str, *, until_given_back: bool = False) -> bool:
     for name in filter(is_id, os.listdir(root)):
         directory = os.path.join(root, name)
         with contextlib.suppress(ScrunError, OSError):
-            if has_record(directory) and is_owned(directory):
+            if has_record(directory) and is_held(directory):
                 record = read_record(directory)
                 is_used = record.status != "stopped" or (until_given_back and record.holds_job)
                 if record.job_id == job_id and is_used:

@@ -20,6 +20,7 @@ import trio
 
 from scrun.core.errors import ScrunError
 from scrun.core.paths import LOOKED, has_record, looked
+from scrun.model.adoption import is_held
 from scrun.model.identity import boot
 from scrun.model.record import read_record
 from scrun.oci.ids import is_id
@@ -29,7 +30,6 @@ from scrun.supervisor.containers import orphans
 from scrun.supervisor.containers.claims import is_claimed
 from scrun.supervisor.containers.records import remove_of_the_dead
 from scrun.supervisor.contracts.engine import Engine
-from scrun.supervisor.core.ownership import is_owned
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.supervisor_log import fault, log
 from scrun.supervisor.plugins.choose import Engines, Stagers
@@ -167,7 +167,7 @@ def _is_dead(directory: str) -> bool:
     if not os.path.islink(os.path.join(directory, "supervisor")):
         return False  # not a record: the root directory may contain other directories, too
     record = read_record(directory)
-    return record.is_unfinished and not is_owned(directory)
+    return record.is_unfinished and not is_held(directory)
 
 
 def _remove_leftovers(scratch: str | None, root: str) -> None:

@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager, suppress
 import trio
 
 from scrun.core.errors import StateError
-from scrun.model.adoption import is_held
 from scrun.model.record import Record, read_record, undone
 from scrun.supervisor.core.threads import in_thread
 
@@ -66,11 +65,6 @@ def release(lock: int) -> None:
     """Release a lock at once, also if our keeper has it still, and close the descriptor."""
     fcntl.flock(lock, fcntl.LOCK_UN)
     os.close(lock)
-
-
-def is_owned(directory: str) -> bool:
-    """Tell whether somebody works on a record, or has left it to a successor."""
-    return is_held(directory)
 
 
 async def take_over(

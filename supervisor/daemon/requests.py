@@ -5,7 +5,6 @@ import math
 import os
 import socket
 import stat
-import struct
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -17,7 +16,7 @@ import trio
 from scrun.cli.pools import nodes_of
 from scrun.core.errors import ScrunError, StateError, UsageError, described
 from scrun.core.paths import outer_id
-from scrun.core.rights import MOST
+from scrun.core.rights import MOST, fds_in
 from scrun.model.record import Record, stopped_state
 from scrun.model.states import Ending, Phase, killed, not_running
 from scrun.oci.signals import parse_signal
@@ -507,10 +506,7 @@ async def receive(connection: trio.socket.SocketType, fds: list[int]) -> tuple[l
     length = None
     while length is None or len(data) < length:
         part, ancillary, flags, _ = await connection.recvmsg(65536, space, socket.MSG_CMSG_CLOEXEC)
-        for level, kind, content in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                whole = len(content) // 4 * 4
-                fds.extend(struct.unpack(f"{whole // 4}i", content[:whole]))
+        fds += fds_in(ancillary)
         if flags & socket.MSG_CTRUNC and len(fds) < DESCRIPTORS:
             raise StateError("the supervisor is out of file descriptors: raise ulimit -n")
         if not part or flags & socket.MSG_CTRUNC or len(fds) > MOST:

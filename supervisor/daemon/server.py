@@ -14,6 +14,7 @@ import trio
 from scrun.core.errors import ScrunError, SettingsError, StateError, UsageError
 from scrun.core.own_directory import own_directory
 from scrun.core.paths import BUILDAH
+from scrun.core.place import contents
 from scrun.core.supervisors import parts
 from scrun.protocol import wire
 from scrun.settings.file.load import Settings, load
@@ -436,8 +437,8 @@ class Server:
 def _parent_if_buildah() -> int | None:
     """Return a descriptor of the process that our starter has left us to, if that is buildah's."""
     parent = os.getppid()
-    with contextlib.suppress(OSError), open(f"/proc/{parent}/cmdline", "rb") as file:
-        if file.read(len(BUILDAH)) == BUILDAH:
+    if contents(f"/proc/{parent}/cmdline").startswith(BUILDAH):
+        with contextlib.suppress(OSError):
             return os.pidfd_open(parent)
     return None
 

@@ -12,7 +12,6 @@ import msgspec
 import trio
 
 from scrun.core.errors import EngineUnavailable, PluginUnavailable, ScrunError
-from scrun.model.record import Record
 from scrun.settings.file.load import Settings
 from scrun.settings.script import find_script
 from scrun.supervisor.contracts.engine import Engine, Job, JobRequest, Program, Session
@@ -210,9 +209,6 @@ class Stagers:
 
     async def undo(self, left: Leftover) -> None:
         """Clean up after the stager of a container whose supervisor died, or StagingError."""
-        await (await self._plugins.stage(_stager_of(left.record))).undo(left)
-
-
-def _stager_of(record: Record) -> str:
-    """Return the name of a record's stager, which older versions did not store."""
-    return record.stager or ("lua" if record.moved else "builtin")
+        # older versions did not store it
+        name = left.record.stager or ("lua" if left.record.moved else "builtin")
+        await (await self._plugins.stage(name)).undo(left)

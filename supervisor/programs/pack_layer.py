@@ -51,7 +51,9 @@ def pack(argv: Sequence[str]) -> int:
     """Pack and return 0; or print why not and return 1, or 3 if there is no room."""
     source, image, mark, owners, kind, tool = argv
     try:
-        words = [tool, *_options(tool, image), *_root(source)]
+        # else mksquashfs would make the top directory writable for all
+        mode = stat.S_IMODE(os.stat(source, follow_symlinks=False).st_mode)
+        words = [tool, *_options(tool, image), "-root-mode", f"{mode:o}"]
     except OSError as error:
         sys.stderr.write(f"cannot be packed: {error.strerror}: {source!a}\n")
         return 1
@@ -139,11 +141,6 @@ def end_with_parent() -> None:
 def _options(tool: str, image: str) -> "list[str]":
     # not sqfstar: that of 4.5 refuses a level
     return ["-", image, "-tar", "-quiet", "-no-progress", NO_SEARCH, *best_compression(tool)]
-
-
-def _root(source: str) -> "list[str]":
-    """Return options for the top directory, which mksquashfs would make writable for all."""
-    return ["-root-mode", f"{stat.S_IMODE(os.stat(source, follow_symlinks=False).st_mode):o}"]
 
 
 class _Archive:

@@ -6,7 +6,6 @@ cancelling those ends the commands, with their process groups, before the script
 
 import os
 import socket
-import struct
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,6 +17,7 @@ import trio
 
 from scrun.core.errors import EngineError, ScrunError
 from scrun.core.paths import python_code
+from scrun.core.rights import fds_in
 from scrun.oci.signals import its_end
 from scrun.protocol.wire import LIMIT, frame
 from scrun.settings.file.load import Level, Lua
@@ -88,10 +88,7 @@ class Channel:
             part, ancillary, _, _ = await self._sock.recvmsg(65536, _ROOM, socket.MSG_CMSG_CLOEXEC)
         except OSError as error:
             raise Hangup from error
-        for level, kind, content in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                whole = len(content) // 4 * 4
-                self._fds.extend(fd for (fd,) in struct.iter_unpack("i", content[:whole]))
+        self._fds.extend(fds_in(ancillary))
         if not part or len(self._fds) > _MOST:
             raise Hangup
         self._data += part

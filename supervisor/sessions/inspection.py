@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from scrun.core.errors import EngineError
+from scrun.model.identity import boot
 from scrun.model.usage import given
 from scrun.supervisor.children.node_scripts import list_script, stats_script
 from scrun.supervisor.contracts.engine import Job, NodeAnswer
@@ -61,7 +62,7 @@ async def processes(job: Job, anchor: int, form: str, words: Sequence[str]) -> b
     answers = await job.inspect(lambda state: list_script(state, command))
     found = [read_list(answer) for answer in answers]
     if not table:
-        here = _this_host()
+        here = f"{boot()} {os.readlink('/proc/self/ns/pid')}"  # as `list_script` has it
         pids = sorted({pid for seen in found for pid in seen.pids if seen.host == here})
         return json.dumps(pids or [anchor]).encode() + b"\n"
     several = len({answer.node for answer in answers}) > 1
@@ -166,8 +167,3 @@ def _no_answer(answer: NodeAnswer, purpose: str) -> EngineError:
     lines = answer.text.strip().splitlines()
     reason = lines[-1] if lines else "its runtime does not know the container"
     return EngineError(f"the processes on {answer.node} cannot be {purpose}: {reason}")
-
-
-def _this_host() -> str:
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"

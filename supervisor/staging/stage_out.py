@@ -18,12 +18,12 @@ import msgspec
 from scrun.core.errors import StagingError
 from scrun.core.paths import read_regular, real_id
 from scrun.core.trees import OPEN_FOLDER, remove
+from scrun.model.adoption import is_held
 from scrun.model.identity import is_dead
 from scrun.oci.userns import has_several
 from scrun.supervisor.contracts.staged import OVERLAY
 from scrun.supervisor.core.files import not_ours
 from scrun.supervisor.core.names import learn
-from scrun.supervisor.core.ownership import is_owned
 from scrun.supervisor.log.supervisor_log import fault, log
 from scrun.supervisor.staging.bring_back import bring_back, bring_difference_back
 from scrun.supervisor.staging.commands import run
@@ -244,7 +244,7 @@ def remove_leftovers(scratch: str | None, root: str) -> None:
         owner = read_owner(path)
         if owner is None or not is_dead(owner.supervisor):
             continue
-        if is_owned(os.path.join(owner.root, owner.id)):  # a successor of its has it
+        if is_held(os.path.join(owner.root, owner.id)):  # a successor of its has it
             continue
         log.warning("%s: of container %s, whose supervisor is dead: removed", path, owner.id)
         try:

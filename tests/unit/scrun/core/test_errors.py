@@ -7,7 +7,6 @@ import pytest
 
 from scrun.core import errors
 from scrun.core.errors import (
-    BundleError,
     ContainerExists,
     ScrunError,
     SettingsError,
@@ -50,9 +49,6 @@ def test_messages_that_engines_look_for() -> None:
     assert str(UnknownContainer.named("c1", "/r")).startswith("container does not exist")
     assert "c1" in str(UnknownContainer.named("c1", "/r"))
     assert str(ContainerExists.named("c1")).startswith("container with id c1 already exists")
-    assert str(BundleError.at("process.args", "is missing")) == (
-        "config.json: process.args is missing"
-    )
 
 
 @pytest.mark.parametrize(
