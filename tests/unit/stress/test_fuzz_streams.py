@@ -216,7 +216,10 @@ def test_options_in_any_of_their_forms(data: st.DataObject) -> None:
             [o for o in options_of(command) if o[2] and "|" not in o[2] and o[2][0] != "["]
         )
     )
-    value = data.draw(st.text(min_size=1, max_size=20).filter(lambda text: "\0" not in text))
+    values = st.text(min_size=1, max_size=20).filter(lambda text: "\0" not in text)
+    if (command, option[0]) == ("run", "time"):  # only what looks like a limit: '-t' is podman's
+        values = st.from_regex(r"([0-9]{1,3}-)?[0-9]{1,3}(:[0-9]{2}){0,2}", fullmatch=True)
+    value = data.draw(values)
     forms = [[f"--{option[0]}={value}"], [f"--{option[0]}", value], [f"-{option[0]}={value}"]]
     forms += [[f"-{letter}", value] for letter in option[1]]
     before = data.draw(st.sampled_from(forms))
