@@ -251,7 +251,7 @@ def _signal_or_raise(argument: str, command: str | None, operands: list[str], le
 def _limits(value: str) -> bool:
     """Tell whether this looks like a time limit of Slurm's, not like the name of an image."""
     digits = value.replace(":", "").replace("-", "")
-    return digits.isdigit() or value.upper() in ("INFINITE", "UNLIMITED")
+    return (digits.isascii() and digits.isdigit()) or value.upper() in ("INFINITE", "UNLIMITED")
 
 
 def _known(word: str) -> str:
