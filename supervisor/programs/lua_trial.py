@@ -37,7 +37,7 @@ from scrun.supervisor.engines.local.site_commands import OciConfCommands
 from scrun.supervisor.log.journal import Journal, Shown
 from scrun.supervisor.programs.spank_scripts import check_spank, is_spank
 from scrun.supervisor.scripts.host import loaded
-from scrun.supervisor.staging.scripted import Scripted, scripted
+from scrun.supervisor.staging.scripted import Scripted, stager
 from scrun.supervisor.staging.variables import script_variables
 
 _IN = "slurm_scrun_stage_in"
@@ -132,11 +132,11 @@ async def _run(order: CreateRequest, root: str, journal: Journal, *, stage_out: 
         path = await _find(order)
         submission = Submission(bundle, order.settings, engine, request, trio.Event())
         async with (
-            scripted(path, submission) as stager,
+            stager(path, submission) as loaded,
             engine.allocate(request) as job,
         ):
             variables = script_variables(order, os.getpid(), bundle, record, job.environment)
-            await _stage(stager, job, variables, bundle, record, stage_out=stage_out)
+            await _stage(loaded, job, variables, bundle, record, stage_out=stage_out)
 
 
 async def _bundle(order: CreateRequest) -> Bundle:

@@ -45,10 +45,6 @@ _UNFINISHED = 0o1700  # the mode of a directory while it is filled; nobody else'
 _NOT_CARRIED = (stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFBLK)
 
 
-def _no_count(size: int) -> None:
-    """Count nothing."""
-
-
 class _Work(msgspec.Struct, frozen=True):
     """The parameters for the whole tree; see `merge`.
 
@@ -69,7 +65,7 @@ class _Work(msgspec.Struct, frozen=True):
     inwards: bool = False
     merged: "Merged" = msgspec.field(default_factory=lambda: Merged([], [], {}))
     source_device: int | None = None
-    count: Callable[[int], None] = _no_count
+    count: Callable[[int], None] = lambda size: None
 
 
 class Merged(NamedTuple):

@@ -251,10 +251,8 @@ class Bucket:
         return {key: value for key, value, flags in self._entries() if not flags & _IS_BUCKET}
 
     def _entries(self) -> Iterator[tuple[bytes, bytes, int]]:
-        if not self._root:
-            yield from self._file.entries(self._inline, _DEEPEST)
-        else:
-            yield from self._file.entries(self._file.page(self._root), _DEEPEST)
+        page = self._file.page(self._root) if self._root else self._inline
+        return self._file.entries(page, _DEEPEST)
 
 
 class Bolt:

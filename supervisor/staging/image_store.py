@@ -28,8 +28,6 @@ from scrun.supervisor.staging.id_maps import remove_whoever_owns_it
 from scrun.supervisor.staging.layers import NO_ROOM, Unusable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from scrun.images.leases import Lease
     from scrun.images.store import Entry, Fill
     from scrun.supervisor.log.journal import Journal

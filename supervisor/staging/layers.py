@@ -27,10 +27,7 @@ from scrun.core.errors import StagingError
 from scrun.supervisor.staging.digests import parent_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from scrun.supervisor.staging.survey import MountPoint
-
 
 _FUSES_OWN = "user.fuseoverlayfs.opaque"
 REMOVED = ".wh."

@@ -55,7 +55,7 @@ from scrun.supervisor.staging.on_node import TRIAL, Looks, Trial
 from scrun.supervisor.staging.ways import BundleRefused, RootFilesystem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from scrun.supervisor.staging.layers import TopLevel
     from scrun.supervisor.staging.stored import Copies
@@ -354,7 +354,8 @@ class Layout:
 
 def uppers_in(overlay: str) -> list[str]:
     """Return the directories of a staged bundle that have what the tasks have written."""
-    tasks = [name for name in _listed(overlay) if name.startswith(_TASK)]
+    names = os.listdir(overlay) if os.path.isdir(overlay) else []
+    tasks = [name for name in names if name.startswith(_TASK)]
     tasks.sort(key=lambda name: int(name.removeprefix(_TASK)))
     found = [os.path.join(overlay, name, UPPER) for name in ("", *tasks)]
     return [path for path in found if os.path.isdir(path)]
@@ -372,13 +373,6 @@ def difference_in(overlay: str) -> str:
     except OSError:
         return ""
     return os.path.join(overlay, UPPER) if is_whole else ""
-
-
-def _listed(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except FileNotFoundError:
-        return []
 
 
 def _is_small(layer: str) -> bool:

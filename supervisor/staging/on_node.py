@@ -34,8 +34,8 @@ _REMOTE = re.compile(
 )
 _ARCHIVE = re.compile(r"written-[0-9]+\.tar", re.ASCII)
 _PLACE = re.compile(r"^place (/\S+)$", re.ASCII | re.MULTILINE)
-# nobody else may be able to replace it: each component is root's or the user's own, and others
-# write to it with the sticky bit only
+# makes the directory `$place`, which nobody else may be able to replace: each component is root's
+# or the user's own, and others write to it with the sticky bit only
 _MAKE = """\
 ours() {
 p=$(cd -P -- "$1" && pwd -P) || return
@@ -64,11 +64,6 @@ mv {2}.part {2} && echo {3} && cd / && {1} sh -c {4}
 def remote(directory: str) -> bool:
     """Return whether a directory is on a file system that cannot have what an overlay writes."""
     return bool(_REMOTE.match(mount_of(directory, read_mounts()).kind))
-
-
-def making() -> str:
-    """Return the words of a shell that make the directory; `$place` is its path."""
-    return _MAKE
 
 
 def making_in(directory: str) -> str:
@@ -211,7 +206,7 @@ class Trial:
         where = _HERE
         if not read_only:
             options += ',upperdir="$place"/trial/upper,workdir="$place"/trial/work'
-            where = making() if on_node else _EACH if several else _HERE
+            where = _MAKE if on_node else _EACH if several else _HERE
         before = _ROOTLESS if rootless else _AS_ROOT
         self._try = _TRY % (where, before, options, _MOUNTED)
         self._looks = looks

@@ -25,8 +25,6 @@ from scrun.supervisor.staging.mounts import CopyPlaces, MountSource, Notes, Plan
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from scrun.supervisor.staging.mounts import Notes
-
 OBEYED = ("run.oci.", "krun.", "module.wasm.", "org.criu.")
 """How the names of those begin that crun or runc obeys, now or in later versions.
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -245,8 +245,8 @@ def _number(job_id: str) -> int:
 
 
 @asynccontextmanager
-async def scripted(path: str, submission: Submission) -> AsyncIterator[Scripted]:
-    """Provide a stager with the script loaded; its worker ends after stage_in."""
+async def stager(path: str, submission: Submission) -> AsyncIterator[Scripted]:
+    """Provide a stager with the script loaded, by its path; its worker ends after stage_in."""
     settings, request = submission.settings, submission.request
     site = await look("slurm.conf", site_of, settings)
 
@@ -285,11 +285,6 @@ def configure(settings: Settings, environment: Mapping[str, str]) -> str:
             "scrun.toml"
         )
     return script
-
-
-def stager(configuration: str, submission: Submission) -> AbstractAsyncContextManager[Scripted]:
-    """Provide the stager; see `contracts.plugin.StagePlugin`."""
-    return scripted(configuration, submission)
 
 
 async def undo(left: Leftover) -> None:

@@ -48,9 +48,7 @@ if TYPE_CHECKING:
 
     from scrun.oci.userns import BothIds
     from scrun.supervisor.contracts.target import Target
-    from scrun.supervisor.staging.overlaid import Overlays
     from scrun.supervisor.staging.survey import MountPoint
-    from scrun.supervisor.staging.transfer import Transfer
 
 _AUTOREMOVE = "io.podman.annotations.autoremove"
 REMEDY = "set `scratch` in the section [staging] of scrun.toml to another directory"

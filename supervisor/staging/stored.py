@@ -390,7 +390,4 @@ class OwnFile(Copies):
             if done.returncode not in FINE_FOR_USERS:
                 raise Unusable(f"cannot be read: unsquashfs {its_end(done.returncode)}")
 
-        def find(parts: Sequence[str]) -> os.stat_result | None:
-            return in_directory(os.path.join(folder, str(len(parts))))(parts)
-
-        return find
+        return lambda parts: in_directory(os.path.join(folder, str(len(parts))))(parts)

@@ -80,16 +80,12 @@ def read_folders(place: str) -> dict[str, tuple[int, int]]:
 
 def write_state(place: str, state: VolumeState) -> None:
     """Make a copy count; see `VolumeState`."""
-    _write(place, STATE, state)
+    write_whole(os.path.join(place, STATE), msgspec.json.encode(state))
 
 
 def write_folders(place: str, folders: Mapping[str, tuple[int, int]]) -> None:
     """Keep the inodes of the directories."""
-    _write(place, _FOLDERS, folders)
-
-
-def _write(place: str, name: str, content: object) -> None:
-    write_whole(os.path.join(place, name), msgspec.json.encode(content))
+    write_whole(os.path.join(place, _FOLDERS), msgspec.json.encode(folders))
 
 
 _PAUSE = 0.5  # seconds between two lines of progress
