@@ -6,7 +6,7 @@ import time
 
 from .children import exit_status
 from .files import remove_file, remove_tree
-from .making import Making
+from .making import Making, ignore
 from .processes import bind, kill_quietly
 from .runtime import CallRefused, last_line, read_log
 from .site_containers import SiteContainers
@@ -68,7 +68,7 @@ class NodeContainers:
         self._memory = ShortMemory()
         self.made = 0
         self._sites = SiteContainers(loop, children, self)
-        self._making = Making(loop, children, streams, runtime, directory, self, self._sites, mpi)
+        self.making = Making(loop, children, streams, runtime, directory, self, self._sites, mpi)
         self.last_status = 0
 
     @property
@@ -84,7 +84,7 @@ class NodeContainers:
         """Delete what a supervisor's successor does not know."""
         for target in list(self.targets.values()):
             if target.id not in known and not target.doomed:
-                self.delete({"id": target.id}, _ignore)
+                self.delete({"id": target.id}, ignore)
 
     def offer_again(self) -> None:
         """Offer a supervisor's successor what containers have connected to, see `Outbound`."""
@@ -106,36 +106,12 @@ class NodeContainers:
         target.signal_all(signal.SIGKILL)
         if target.pid:  # it may be another user's
             words = ("kill", "--", target.name, "KILL")
-            self.run(target, self._runtime.command(target.place, *words), _ignore)
-
-    def mount(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Mount a root file system, or images, for a container; see `NodeImages.mount`."""
-        self._making.mount(call, reply)
+            self.run(target, self._runtime.command(target.place, *words), ignore)
 
     def unmount(self, name: str) -> None:
-        """Undo that, whether it is done or not; nothing if nobody asked for it."""
-        self._making.cancel(name)
+        """Undo `Making.mount`, whether it is done or not; nothing if nobody asked for it."""
+        self.making.cancel(name)
         self.images.unmount(name)
-
-    def create(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        self._making.create(call, reply)
-
-    def connect_network(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Connect the network of a container, which came late."""
-        self._making.connect_network(call, reply)
-
-    def exec(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Let the runtime run one more program in a container."""
-        self._making.exec(call, reply)
-
-    def copy(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        self._making.copy(call, reply)
-
-    def files(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        self._making.files(call, reply)
-
-    def rootfs(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        self._making.rootfs(call, reply)
 
     def get(self, target: str) -> "NodeProcess":
         """Return a container or an exec.
@@ -309,7 +285,7 @@ class NodeContainers:
 
     def deliver(self, target: "NodeProcess", number: int, reply: "Reply | None" = None) -> None:
         """Send a signal to the first process, if there is one."""
-        reply = reply or _ignore
+        reply = reply or ignore
         if target.pid:
             try:
                 os.kill(target.pid, number)  # our child, not reaped: no other has its pid
@@ -330,7 +306,7 @@ class NodeContainers:
     def delete(self, call: "dict[str, Any]", reply: "Reply") -> None:
         """Kill the rest of a container or exec, and forget it."""
         target = self.targets.get(call["id"])
-        self._making.cancel(call["id"])
+        self.making.cancel(call["id"])
         if target is None:
             reply({})
             return
@@ -391,12 +367,6 @@ class NodeContainers:
         for one in doomed:
             one.let_go()
             one.stdio.let_go()
-            if one.site is not None:
-                one.site.remove()
-            if one.network is not None and one.container is None:
-                one.network.let_go()
-            if one.sockets is not None:
-                one.sockets.close()
             if one.images is not None and one.container is None:
                 self.images.let_go(one.images)
             remove_tree(one.place)
@@ -412,7 +382,7 @@ class NodeContainers:
         """
         for target in self.targets.values():
             if target.container is None:
-                self.run(target, self._delete_command(target), _ignore)
+                self.run(target, self._delete_command(target), ignore)
 
     def remove_all(self) -> None:
         """Remove what lies elsewhere than in the shim's directory."""
@@ -424,10 +394,6 @@ class NodeContainers:
         if target.site is not None:
             return target.site.command("delete")
         return self._runtime.command(target.place, "delete", "--force", "--", target.name)
-
-
-def _ignore(_: object) -> None:
-    """Answer nobody."""
 
 
 def _nothing() -> None:

@@ -1,5 +1,7 @@
 """Calls functions of the C library that Python's `os` does not have.
 
+Each raises OSError if the kernel refuses.
+
 `ctypes` takes 3 ms to import, `_ctypes`, which it is made of, a tenth of that.
 """
 
@@ -72,29 +74,17 @@ def _call(name: str, types: "Sequence[type[Any]]", *arguments: object) -> None:
 
 
 def prctl(option: int, first: int, second: int = 0) -> None:
-    """Change something about this process (prctl(2)).
-
-    Raises:
-        OSError: The kernel refuses.
-    """
+    """Change something about this process (prctl(2))."""
     _call("prctl", (_Int, _Word, _Word, _Word, _Word), option, first, second, 0, 0)
 
 
 def unshare(kinds: int) -> None:
-    """Be in new namespaces (unshare(2)).
-
-    Raises:
-        OSError: The kernel refuses.
-    """
+    """Be in new namespaces (unshare(2))."""
     _call("unshare", (_Int,), kinds)
 
 
 def enter(fd: int, kind: int = 0) -> None:
-    """Be in a namespace (setns(2)).
-
-    Raises:
-        OSError: The kernel refuses.
-    """
+    """Be in a namespace (setns(2))."""
     _call("setns", (_Int, _Int), fd, kind)
 
 
@@ -144,11 +134,7 @@ def _is_ours(path: str, kind: str) -> bool:
 def mount(
     source: bytes, target: bytes, kind: "bytes | None", flags: int, options: "bytes | None"
 ) -> None:
-    """Mount something, or change a mount (mount(2)).
-
-    Raises:
-        OSError: The kernel refuses.
-    """
+    """Mount something, or change a mount (mount(2))."""
     types = (_Text, _Text, _Text, _Word, _Text)
     _call("mount", types, source, target, kind, flags, options)
 
@@ -164,11 +150,7 @@ def clone_mount(path: str) -> int:
 
 
 def attach_mount(fd: int, path: str) -> None:
-    """Mount a copy at a path (move_mount(2)).
-
-    Raises:
-        OSError: The kernel refuses.
-    """
+    """Mount a copy at a path (move_mount(2))."""
     types = (_Long, _Int, _Text, _Int, _Text, _Int)
     _system_call(types, _MOVE_MOUNT, fd, b"", -1, os.fsencode(path), _FROM_DESCRIPTOR)
 
@@ -193,11 +175,7 @@ def reserve(fd: int, offset: int, length: int) -> None:
 
 
 def make_inheritable(capability: int) -> None:
-    """Have programs of this process inherit a capability, as far as they may (capset(2)).
-
-    Raises:
-        OSError: The kernel refuses.
-    """
+    """Have programs of this process inherit a capability, as far as they may (capset(2))."""
     head, sets = _Head(_VERSION_3, 0), _Sets()
     _call("capget", (_Head, _Sets), head, sets)
     sets[2] |= 1 << capability
@@ -205,11 +183,7 @@ def make_inheritable(capability: int) -> None:
 
 
 def keep_capabilities(*kept: int) -> None:
-    """Have no other capabilities from now on, nor get any by a program (capset(2)).
-
-    Raises:
-        OSError: The kernel refuses.
-    """
+    """Have no other capabilities from now on, nor get any by a program (capset(2))."""
     for capability in range(64):
         try:
             prctl(_DROP, capability)

@@ -56,18 +56,8 @@ _AFTER_HELLO = tuple(
     for name in ("streams", "targets", "making", "console", "site", "containers")
 )
 _TEXTS = ("id", "name", "container", "images", "beside", "script")  # of calls
-_OF_CONTAINERS = (
-    "create",
-    "start",
-    "signal",
-    "handles",
-    "exec",
-    "copy",
-    "files",
-    "rootfs",
-    "resize",
-    "delete",
-)
+_OF_CONTAINERS = ("start", "signal", "handles", "resize", "delete")
+_OF_MAKING = ("create", "exec", "copy", "files", "rootfs")
 _HIGH = 10
 _TRYING = 5.0
 _KILLING = 2.0
@@ -358,11 +348,13 @@ class ShimProcess:
                 self._connections_here().disconnect(call["stream"])
                 reply({})
             elif verb == "network":
-                self._ready().connect_network(call, reply)
+                self._ready().making.connect_network(call, reply)
             elif verb in ("accept", "attach", "refuse", "answer"):
                 self._outbound(verb, call, reply)
             elif verb in _OF_CONTAINERS:
                 getattr(self._ready(), verb)(call, reply)
+            elif verb in _OF_MAKING:
+                getattr(self._ready().making, verb)(call, reply)
             else:
                 reply({"error": f"there is no {verb}"})
         except Exception as error:
@@ -379,7 +371,7 @@ class ShimProcess:
         elif looks and not (call["files"] or call.get("root") or call.get("users")):
             reply({"way": ""})
         else:
-            self._ready().mount(call, reply)
+            self._ready().making.mount(call, reply)
 
     def _images_here(self) -> "Cache":
         if self._cache is None:

@@ -269,24 +269,16 @@ class Making:
         self._enter(call, reply, work, self.copy)
 
     def files(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Answer a file system of a container's files."""
+        """Answer a file system of a container's files; with `over` without what it mounts."""
 
         def work(first: int, users: int) -> int:
             from .live_files import serve
 
-            return serve(first, users=users)
+            return serve(first, call.get("over"), users)
 
         self._enter(call, reply, work, self.files)
 
-    def rootfs(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Answer a file system of a container's root file system, without what it mounts."""
-
-        def work(first: int, users: int) -> int:
-            from .live_files import serve
-
-            return serve(first, call["over"], users)
-
-        self._enter(call, reply, work, self.rootfs)
+    rootfs = files
 
     def _enter(
         self,
@@ -424,14 +416,9 @@ class Making:
         return target
 
     def _unmake(self, target: NodeProcess) -> None:
-        if target.site is not None:
-            target.site.remove()
+        target.let_go()
         if target.images is not None and target.container is None:
             target.images.user = None
-        if target.network is not None and target.container is None:
-            target.network.let_go()
-        if target.sockets is not None:
-            target.sockets.close()
         target.stdio.abandon()
         remove_tree(target.place)
         del self._containers.targets[target.id]
@@ -523,7 +510,7 @@ class Making:
         reply({"error": "it has been deleted" if target.doomed else text, "log": log})
         target.stdio.fail()
         if not target.doomed:
-            self._containers.delete({"id": target.id}, _ignore)
+            self._containers.delete({"id": target.id}, ignore)
         self._is_known(target)
 
     def _is_known(self, target: NodeProcess) -> None:
@@ -561,5 +548,5 @@ def _name_network(config: "dict[str, Any]", path: str) -> None:
             namespace["path"] = path
 
 
-def _ignore(_: object) -> None:
+def ignore(_: object) -> None:
     """Answer nobody."""

@@ -133,7 +133,13 @@ class NodeProcess:
             self._mounts, self._pids = _namespace(pid, "mnt"), _namespace(pid, "pid")
 
     def let_go(self) -> None:
-        """Hold its namespace no longer; what it has left is not found any more."""
+        """Release all but its directory and images; what it has left is not found any more."""
+        if self.site is not None:
+            self.site.remove()
+        if self.network is not None and self.container is None:
+            self.network.let_go()
+        if self.sockets is not None:
+            self.sockets.close()
         self._mounts = ""
         if self._held >= 0:
             os.close(self._held)
