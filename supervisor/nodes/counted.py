@@ -236,7 +236,6 @@ class CountedPipe:
         return self._pipe >= 0 and left_in(self._pipe) > 0
 
     def close(self) -> None:
-        """Close what is ours."""
         if self._count is not None:
             self._count.close()
             os.close(self._pipe)
@@ -306,7 +305,6 @@ class CountedFile(Unbuffered):
         return self._count.done if self._count is not None else 0
 
     def close(self) -> None:
-        """Close what is ours."""
         if self._count is not None:
             self._count.close()
             self._count = None
@@ -384,7 +382,6 @@ class CountedSource:
         return self.plain is not None or self._ring is not None
 
     def close(self) -> None:
-        """Close what is ours."""
         if self._ring is not None:
             self._ring.close()
             self._ring = None

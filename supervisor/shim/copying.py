@@ -489,7 +489,6 @@ class _Unpacking:
         return self._new + parts[count:]
 
     def _go(self, parts: "list[str]", *, makes: bool = False) -> None:
-        """Be in a directory."""
         if tuple(parts) != self._at:
             folder = self._opened(parts, makes=makes)
             os.close(self._folder)

@@ -267,7 +267,6 @@ class NodeImages:
         return any(map(is_ending, mounted.running))
 
     def let_go(self, mounted: Mounted) -> None:
-        """Have those of a container go."""
         for name, one in list(self._mounted.items()):
             if one is mounted:
                 self.unmount(name)

@@ -73,7 +73,6 @@ class Link:
             os.set_blocking(fd, False)
 
     def listen(self) -> None:
-        """Receive from now on."""
         self._listens = True
         self._watch()
 

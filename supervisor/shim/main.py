@@ -299,7 +299,6 @@ class ShimProcess:
         self._carried(kind, stream, payload)
 
     def _carried(self, kind: int, stream: int, payload: memoryview) -> None:
-        """Take a frame."""
         if self._over:
             return
         self._is_heard = True

@@ -58,7 +58,6 @@ class Site:
         self._is_made = False
 
     def command(self, name: str) -> "list[str]":
-        """Return one of its commands."""
         return self.filled(self._fields["commands"][name])
 
     def filled(self, text: str) -> "list[str]":

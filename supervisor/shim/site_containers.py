@@ -98,7 +98,6 @@ class SiteContainers:
         self._created(target, site).find(lambda state: found(pid_of(state)))
 
     def await_end(self, target: "NodeProcess", site: "Site", pid: int) -> None:
-        """Learn when a container has ended."""
 
         def ended(status: int) -> None:
             if target.pid:

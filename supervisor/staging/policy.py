@@ -192,7 +192,6 @@ def _without_requests(process: dict[str, Any], notes: Notes) -> None:
 
 
 def _groups_that_are_mapped(user: dict[str, Any], maps: Maps, notes: Notes) -> None:
-    """Drop groups that are not mapped in the container."""
     wanted = user.get("additionalGids") or []
     ranges = sorted(maps.gids, key=lambda each: each.inside)  # which do not overlap
     begins = [each.inside for each in ranges]
