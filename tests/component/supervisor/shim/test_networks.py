@@ -284,10 +284,12 @@ def children_of(shim: Shim) -> set[int]:
 
 def connectors(shim: Shim) -> set[int]:
     """The programs that connect networks of a shim's containers."""
-    names = {pid: Path(f"/proc/{pid}/comm").read_text() for pid in children_of(shim)}
-    return {
-        pid for pid, name in names.items() if name.startswith(("slirp4netns", "pasta", "passt"))
-    }
+    found = set()
+    for pid in children_of(shim):
+        with contextlib.suppress(OSError):  # it has just ended
+            if Path(f"/proc/{pid}/comm").read_text().startswith(("slirp4netns", "pasta", "passt")):
+                found.add(pid)
+    return found
 
 
 def address_of_node() -> str:
