@@ -42,7 +42,10 @@ def discard(*fds: int) -> None:
     null = posix.open("/dev/null", posix.O_RDWR | posix.O_CLOEXEC)
     for fd in fds:
         posix.dup2(null, fd)
-    posix.close(null)
+    if null in fds:  # which was closed
+        posix.set_inheritable(null, True)
+    else:
+        posix.close(null)
 
 
 def is_read(beside: "Iterable[int]" = (), seconds: "float | None" = None) -> bool:
