@@ -354,7 +354,10 @@ class Layout:
 
 def uppers_in(overlay: str) -> list[str]:
     """Return the directories of a staged bundle that have what the tasks have written."""
-    names = os.listdir(overlay) if os.path.isdir(overlay) else []
+    try:
+        names = os.listdir(overlay)
+    except FileNotFoundError:
+        names = []
     tasks = [name for name in names if name.startswith(_TASK)]
     tasks.sort(key=lambda name: int(name.removeprefix(_TASK)))
     found = [os.path.join(overlay, name, UPPER) for name in ("", *tasks)]
