@@ -105,16 +105,18 @@ def on_the_nodes(path: str, bundle: str, rootfs: str, mounts: list[MountPoint]) 
 
     containerd's shim mounts the root file system at `rootfs` of the bundle. buildah, in its own
     mount namespace, binds it and the volumes below `mnt` of the bundle. docker's drivers with a
-    file system per container mount it at the path in config.json. The nodes have none of these
+    file system per container mount it at the path in config.json. docker and podman mount a volume
+    that has options (`--opt o=bind --opt device=DIR`) at its `_data`. The nodes have none of these
     mounts, but perhaps what was bound: None if there is no other path. Paths are without links.
     """
     mount = mount_of(path, mounts)
+    is_volume = os.path.basename(mount.point) == "_data"
     made_for_it = mount.point not in (bundle, "/") and any(
         below(mount.point, path) for path in (bundle, rootfs)
     )
     # a server's file system that is mounted as a whole belongs to the site, not to an engine
-    whole = mount.root == "/" and not mount.source.startswith("/dev/")
-    if not made_for_it or (whole and not mount.private):
+    of_the_site = mount.root == "/" and not mount.source.startswith("/dev/") and not mount.private
+    if not is_volume and (of_the_site or not made_for_it):
         return path
     inside = os.path.normpath(os.path.join(mount.root, os.path.relpath(path, mount.point)))
     for other in sorted(mounts, key=lambda mount: len(mount.root)):
@@ -156,7 +158,7 @@ def survey(
         source = look(path, mounts)
         if target.elsewhere and source.real:
             source = _look_behind(source, os.path.realpath(bundle), rootfs, mounts)
-        alone = only_here(path, source, target, staged)
+        alone = only_here(source.there or path, source, target, staged)
         if alone or copied:
             own = container in source.real.split("/")
             size = size_of(path, limit) if source.kind == "directory" else source.size

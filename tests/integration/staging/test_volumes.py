@@ -234,6 +234,23 @@ def test_podman(engine: Podman) -> None:
         engine.must("volume", "rm", "--force", "named")
 
 
+def test_a_volume_that_is_a_directory_of_the_site(docker: Docker) -> None:
+    """docker mounts it where only this machine sees it, and the nodes have the directory."""
+    directory = docker.base / "site"
+    directory.mkdir()
+    (directory / "old").write_text("1\n")
+    options = ("--opt", "type=none", "--opt", "o=bind", "--opt", f"device={directory}")
+    docker.must("volume", "create", *options, "bound")
+    run = ("run", "--detach", "-v", "bound:/v", "busybox", "sh", "-c")
+    container = docker.must(*run, f"cat /v/old; echo 2 >/v/new; {STAYS}").strip()
+    try:
+        wait_until("it is there at once", (directory / "new").exists)
+        assert docker.must("logs", container).startswith("1\n")
+    finally:
+        docker.must("rm", "--force", container)
+        docker.must("volume", "rm", "bound")
+
+
 COMPOSE = """\
 services:
   one: &service

@@ -134,7 +134,7 @@ def test_many_and_a_pod(make_site: MakeSite, older: Installation) -> None:
     assert [life.state()["status"] for life in lives + pod] == ["running"] * (_MANY + 3)
     for life in (lives[0], lives[-1], *pod):
         assert site.must("exec", life.id, "echo", "in it") == "in it\n"
-    assert "process" in site.must("logs", "--messages", lives[1].id)
+    assert "salloc: Granted job" in site.must("logs", "--messages", lives[1].id)
     end(lives)
     end(pod)
     # 0.1.0 stays for its idle_timeout, 20 s, which `supervisor list` begins anew

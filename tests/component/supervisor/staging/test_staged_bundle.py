@@ -335,6 +335,9 @@ MOUNTS = [
         "25 20 0:9 / /bundle/nfs rw - nfs4 server:/x rw",
         "26 20 0:9 / /home rw - nfs4 server:/x rw",
         "27 20 8:4 / /images/one rw - xfs /dev/d rw",
+        "28 20 8:1 /data /volumes/bound/_data rw - ext4 /dev/a rw",
+        "29 20 0:9 /set /volumes/shared/_data rw - nfs4 server:/x rw",
+        "30 20 0:10 / /volumes/server/_data rw - nfs4 server:/y rw",
     )
 ]
 
@@ -350,6 +353,10 @@ MOUNTS = [
         ("/bundle/nfs/a", "/bundle/nfs/a"),
         ("/home/a", "/home/a"),
         ("/images/one", None),
+        ("/volumes/bound/_data/a", "/data/a"),
+        ("/volumes/shared/_data", "/bundle/nfs/set"),
+        ("/volumes/server/_data", None),
+        ("/volumes/plain/_data", "/volumes/plain/_data"),
         ("/", "/"),
     ],
 )
