@@ -53,6 +53,7 @@ def listed(
 
 
 def size(number: int) -> str:
+    """Format a number of bytes."""
     amount, unit = float(number), 0
     while amount >= 1024 and unit < len(_UNITS) - 1:
         amount, unit = amount / 1024, unit + 1

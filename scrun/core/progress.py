@@ -33,6 +33,7 @@ class Rarely:
     def __init__(
         self, tell: Callable[[str], None], clock: Callable[[], float] | None = None
     ) -> None:
+        """`tell` gets the texts."""
         self._tell, self._clock = tell, clock or time.monotonic
         self._next = self._clock() + BETWEEN_LINES
 

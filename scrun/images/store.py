@@ -303,6 +303,7 @@ _LOW = 0.8
 
 
 def size_of(entries: list[Entry]) -> int:
+    """Return how many bytes images take."""
     return sum(entry.facts.size for entry in entries)
 
 

@@ -87,6 +87,7 @@ def unpack(
 
 
 def size_of_layers(manifest: object) -> int:
+    """Return the bytes of the layers of a manifest."""
     layers = manifest.get("layers") if isinstance(manifest, dict) else None
     return sum(max(0, _size(each)) for each in layers) if isinstance(layers, list) else 0
 

@@ -236,6 +236,7 @@ class CountedPipe:
         return self._pipe >= 0 and left_in(self._pipe) > 0
 
     def close(self) -> None:
+        """Close what is ours."""
         if self._count is not None:
             self._count.close()
             os.close(self._pipe)
@@ -305,6 +306,7 @@ class CountedFile(Unbuffered):
         return self._count.done if self._count is not None else 0
 
     def close(self) -> None:
+        """Close what is ours."""
         if self._count is not None:
             self._count.close()
             self._count = None
@@ -382,6 +384,7 @@ class CountedSource:
         return self.plain is not None or self._ring is not None
 
     def close(self) -> None:
+        """Close what is ours."""
         if self._ring is not None:
             self._ring.close()
             self._ring = None

@@ -177,14 +177,17 @@ def fit_mounts(
                 notes.drop(mount, f"mount {mount['destination']}: ", key, "only root may map ids")
         if one_user:
             _without_ids(mount)
+        layers = directories_of_overlay(mount)
         if any(
-            only_here(path, sources[path], target, staged)
-            for path in directories_of_overlay(mount)
-            if path in sources
+            path in sources and only_here(path, sources[path], target, staged) for path in layers
         ):
-            volumes.append(_layered_volume(mount, index, sources, staged, place))
-            bound = ["rbind", *["ro"] * volumes[-1].read_only]
-            mount |= {"type": "bind", "source": volumes[-1].data, "options": bound}
+            # podman mounts images so, and volumes with the option O: one directory, perhaps an
+            # empty one below it, and what is written is thrown away
+            writable = any(option.startswith("upperdir=") for option in options(mount))
+            mount |= {"type": "bind", "options": ["rbind", *["ro"] * (not writable)]}
+            source = msgspec.structs.replace(sources[layers[0]], own=True)
+            volumes.append(_volume(mount, index, source, staged, place))
+            mount["source"] = volumes[-1].data
             kept.append(mount)
             continue
         if not is_bind(mount):
@@ -305,25 +308,6 @@ def directories_of_overlay(mount: Mapping[str, Any]) -> list[str]:
         found[name] = path.split(":") if name == "lowerdir" else [path]
     names = ("lowerdir", "upperdir", "workdir")
     return [os.path.normpath(path) for name in names for path in found.get(name, ()) if path]
-
-
-def _layered_volume(
-    mount: Mapping[str, Any],
-    index: int,
-    sources: Mapping[str, MountSource],
-    staged: str,
-    place: CopyPlaces,
-) -> Volume:
-    """Return the copy that stands for an overlay; StagingError if it is too large for one.
-
-    So podman mounts images and volumes with the option O: one directory, perhaps an empty one
-    below it, and what is written is thrown away.
-    """
-    lower = directories_of_overlay(mount)[0]
-    source = msgspec.structs.replace(sources[lower], own=True)
-    read_only = not any(option.startswith("upperdir=") for option in options(mount))
-    volume = _volume(mount, index, source, staged, place)
-    return msgspec.structs.replace(volume, read_only=read_only)
 
 
 def binds(mounts: Sequence[Mapping[str, Any]], bundle: str) -> Iterator[str]:

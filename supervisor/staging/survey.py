@@ -172,7 +172,8 @@ def survey(
     for mount in given:
         first, *others = directories_of_overlay(mount) or [""]
         if first:
-            add(first, copied=any(add(path) for path in others))
+            alone = [add(path) for path in others]
+            add(first, copied=any(alone))
     for device in (config.get("linux") or {}).get("devices") or []:
         found[device["path"]] = look(device["path"], mounts)
     return found
