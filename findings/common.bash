@@ -39,6 +39,14 @@ pips() { # PACKAGE==VERSION…: install these packages of PyPI here; `python` ha
 	PATH=$place/venv/bin:$PATH
 }
 
+podman_compose() { # podman-compose 1.6.0, with a podman that only tells its version
+	pips podman-compose==1.6.0
+	mkdir bin
+	printf '#!/bin/sh\necho podman version 4.9.3\n' >bin/podman
+	chmod +x bin/podman
+	PATH=$place/bin:$PATH
+}
+
 npms() { # PACKAGE@VERSION…: install these packages of npm here; a program in this folder has them
 	npm --silent --no-audit --no-fund --prefix "$place" install "$@" >npm.out 2>&1 ||
 		cannot "these packages are not to be had: $*"

@@ -10,11 +10,7 @@
 #
 #   echo $$HOME: in one.yaml echo $HOME; in what is made of that: echo /home/user
 . "$(dirname "$0")/common.bash" || exit 2
-pips podman-compose==1.6.0
-mkdir bin
-printf '#!/bin/sh\necho podman version 4.9.3\n' >bin/podman
-chmod +x bin/podman
-PATH=$place/bin:$PATH
+podman_compose
 export HOME=/home/user
 printf '%s\n' 'services:' '  web:' '    image: app' '    command: ["sh", "-c", "echo $$HOME"]' >compose.yaml
 words_of() { sed -n 's/^ *- \(echo .*\)/\1/p' "$1"; }

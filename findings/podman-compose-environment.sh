@@ -10,11 +10,7 @@
 #
 #   without `environment`: app:stable 80:80     with it: app:debug 8080:80     TAG=new in the shell: app:new
 . "$(dirname "$0")/common.bash" || exit 2
-pips podman-compose==1.6.0
-mkdir bin
-printf '#!/bin/sh\necho podman version 4.9.3\n' >bin/podman
-chmod +x bin/podman
-PATH=$place/bin:$PATH
+podman_compose
 unset TAG PORT
 seen() { # LINE: of the service
 	printf '%s\n' 'services:' '  web:' '    image: app:${TAG:-stable}' '    ports: ["${PORT:-80}:80"]' "$1" >compose.yaml

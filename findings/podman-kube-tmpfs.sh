@@ -13,13 +13,7 @@
 . "$(dirname "$0")/common.bash" || exit 2
 . "$here/podman.bash"
 podman_engine buildah=1.28.2+ds1-3+deb12u1+b3
-mkdir context
-touch context/file
-printf 'FROM scratch\nCOPY file /\nCMD ["true"]\n' >context/Dockerfile
-echo '{"default": [{"type": "insecureAcceptAnything"}]}' >policy.json
-echo 'unqualified-search-registries = []' >registries.conf
-export CONTAINERS_REGISTRIES_CONF=$place/registries.conf BUILDAH_ISOLATION=chroot
-buildah "${storage[@]}" build --quiet --signature-policy policy.json --tag image context >words
+image image 'COPY file /' 'CMD ["true"]'
 engine create --name box --network none --tmpfs /scratch:size=1m --read-only image >>words
 status=0
 engine generate kube box >kube || status=$?
